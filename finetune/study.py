@@ -398,7 +398,9 @@ def _format_table(table: Settings) -> list[str]:
     head = "".join(f"{TITLES[m]:>18}" for m in metrics)
     lines.append(f"{' ' * width}{head}   p of {TITLES[metrics[0]]}, corrected")
     for row in rows:
-        lines.append(f"{row['name']:<{width}}{''.join(f'{format_mean(row[m]):>18}' for m in metrics)}{_format_p(row)}")
+        test, cells = row["p"], "".join(f"{format_mean(row[m]):>18}" for m in metrics)
+        p = f"   {test['difference']:+.4f}: {format_p(test['p'])}, {format_p(test['corrected'])}" if test else ""
+        lines.append(f"{row['name']:<{width}}{cells}{p}")
         if paper := row.get("paper"):
             cells = "".join(f"{paper[m]:.3f}".rjust(18) if m in paper else " " * 18 for m in metrics)
             lines.append(f"{'  paper':<{width}}{cells}".rstrip())
@@ -423,13 +425,6 @@ def _format_table(table: Settings) -> list[str]:
             reason = AS_TRANSFERRED if row["tanda"] else AS_STARTED
             lines.append(f"{name}: {row['unimproved']} of {seeds} seeds: {reason}")
     return lines
-
-
-def _format_p(row: Settings) -> str:
-    """Returns the difference from the first row, its p, and the corrected p."""
-    if (test := row["p"]) is None:
-        return ""
-    return f"   {test['difference']:+.4f}: {format_p(test['p'])}, {format_p(test['corrected'])}"
 
 
 def _format_drop(value: float, clean: float) -> str:

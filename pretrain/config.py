@@ -45,8 +45,7 @@ class DataSettings(CacheFlags):
     Without it: every batch mixes pairs of all corpora by their weights."""
     forums: str | None = setting(None)
     """Which of the --corpus folders to use: balanced (18 StackExchange forums of six categories), largest (the 18
-    largest), all (except those of the benchmarks), names with commas (beer,physics), or names to leave out
-    (--forums=-beer,-physics). Without it: all folders."""
+    largest), all (except those of the benchmarks), or names with commas (beer,physics). Without it: all folders."""
     min_questions: int | None = setting(None, NOT_BELOW_0)
     """Leave out corpora with fewer documents than this."""
     sampling: Literal["matched", "paper"] = setting("matched")

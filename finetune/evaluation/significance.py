@@ -32,15 +32,8 @@ def compare(a: np.ndarray, b: np.ndarray, draws: int = DRAWS) -> Comparison:
     nonzero = difference[difference != 0]  # a difference of zero has no sign
     p = 1.0  # with fewer than two, either sign gives as large a mean
     if len(nonzero) >= 2:
-        test = permutation_test(
-            (nonzero,),
-            lambda x, axis: x.sum(axis=axis),
-            permutation_type="samples",
-            vectorized=True,
-            n_resamples=draws,
-            batch=BATCH,
-            rng=np.random.default_rng(0),
-        )
+        options = {"permutation_type": "samples", "vectorized": True, "n_resamples": draws, "batch": BATCH}
+        test = permutation_test((nonzero,), lambda x, axis: x.sum(axis=axis), **options, rng=np.random.default_rng(0))
         p = float(test.pvalue)
     return Comparison(float(difference.mean()), p)
 
@@ -79,8 +72,7 @@ def correct_holm(p: Sequence[float]) -> list[float]:
 
 
 def estimate_error(a: np.ndarray, b: np.ndarray) -> tuple[float, float]:
-    """Returns the standard error of the difference of a's and b's means, over questions and seeds together, and its
-    degrees of freedom.
+    """Returns the standard error of a's mean less b's, over questions and seeds, and its degrees of freedom.
 
     a, b: ``[S, Q]``, S runs on the same Q questions. What seeds change in single questions counts once (Owen, 2007,
     "The pigeonhole bootstrap"); the degrees of freedom are Satterthwaite's.

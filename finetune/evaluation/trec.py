@@ -53,8 +53,7 @@ def _gather(path: Path, size: int, column: int, parse: Callable[[str], Number]) 
     """Returns the numbers in one of ``size`` columns, by question and candidate."""
     values: dict[str, dict[str, Number]] = {}
     for line, text in read_lines(path):
-        fields = text.split()
-        if not fields:
+        if not (fields := text.split()):
             continue
         try:
             if len(fields) != size:

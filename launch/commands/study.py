@@ -1,6 +1,5 @@
 """Runs a study of answer sentence selection: several ways of fine-tuning, in one table beside a paper's figures."""
 
-import json
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -43,8 +42,6 @@ class StudyConfig:
     """Folder for the runs and the results."""
     set: list[str] = setting([])
     """NAME=VALUE: settings of kinspan finetune that replace the study's, but not a row's."""
-    json: bool = setting(False)
-    """Also print the tables as a last line of JSON."""
     where: list[str] = setting([])
     """NAME=VALUE: the value of $NAME in the stages of the study's file, such as corpus=corpora/docs."""
     local_rank: int = setting(-1)
@@ -82,4 +79,4 @@ def main() -> str | None:
     results = run_study(context)
     if os.environ.get("RANK", "0") != "0":
         return None
-    return format_study(results) + (f"\n{json.dumps(results)}" if config.json else "")
+    return format_study(results)

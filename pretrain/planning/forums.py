@@ -30,7 +30,7 @@ def choose_forums(
     """Returns the corpora that ``--forums`` and ``--min_questions`` leave, in their order.
 
     chosen: "balanced" or "largest", see SETS; "all", which leaves out the forums of the benchmarks and their metas;
-            names with commas, or names to leave out, each behind a minus; None: every corpus
+            names with commas; None: every corpus
     """
     given = {"--forums": chosen, "--min_questions": min_questions}
     flags = " with ".join(f"{flag} {value}" for flag, value in given.items() if value)
@@ -50,12 +50,10 @@ def choose_forums(
 def _choose_names(chosen: str, names: list[str]) -> set[str]:
     if chosen == "all":
         return {name for name in names if not is_benchmark_forum(name)}
-    wanted = SETS.get(chosen) or tuple(filter(None, (name.strip() for name in chosen.split(","))))
-    unwanted = {name[1:] for name in wanted if name.startswith("-")}
-    wanted = tuple(name for name in wanted if not name.startswith("-"))
-    if unknown := sorted({*wanted, *unwanted} - set(names)):
+    wanted = set(SETS.get(chosen) or filter(None, (name.strip() for name in chosen.split(","))))
+    if unknown := sorted(wanted - set(names)):
         raise KinspanError(f"--forums {chosen}: {unknown[0]} is not among the corpora of --corpus")
-    return (set(wanted) or set(names)) - unwanted
+    return wanted
 
 
 def is_benchmark_forum(name: str) -> bool:

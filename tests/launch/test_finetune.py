@@ -82,18 +82,19 @@ settings: {seeds: 1, epochs: 1, max_length: 32, batch_size: 8, precision: fp32}
 rows:
   - name: as it is
   - name: SSP first
-    pretrain: {objective: ssp, corpus: CORPUS, max_steps: 2, global_batch_size: 5, micro_batch_size: 5, max_length: 32,
-               learning_rate: 1e-2, warmup_steps: 0, eval_pairs: 0, precision: fp32}
+    stages:
+      - pretrain: {objective: ssp, corpus: CORPUS, max_steps: 2, global_batch_size: 5, micro_batch_size: 5,
+                   max_length: 32, learning_rate: 1e-2, warmup_steps: 0, eval_pairs: 0, precision: fp32}
 """
 
 
-def test_a_study_pretrains_first_and_once(folder, tmp_path, tiny_corpus, monkeypatch, capsys):
+def test_a_study_pretrains_first_and_once(folder, tmp_path, tiny_corpus, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("study.yaml").write_text(PRETRAINED.replace("CORPUS", str(tiny_corpus)))
     arguments = ["--study", "study.yaml", "--data", f"files={folder}/data", "--model", f"{folder}/small"]
-    monkeypatch.setattr(sys, "argv", ["study.py", "--json", *arguments])
+    monkeypatch.setattr(sys, "argv", ["study.py", *arguments])
     show(study.main())
-    _, plain, pretrained = json.loads(capsys.readouterr().out.splitlines()[-1])["tables"][0]["rows"]
+    _, plain, pretrained = json.loads(Path("runs/study/study.json").read_text())["tables"][0]["rows"]
     assert (plain["name"], pretrained["name"]) == ("as it is", "SSP first")
     (stage,) = Path("runs/study/stages").glob("pretrain-*")
     assert json.loads((stage / "summary.json").read_text())["steps"] == 2
@@ -103,7 +104,7 @@ def test_a_study_pretrains_first_and_once(folder, tmp_path, tiny_corpus, monkeyp
     written = weights.stat().st_mtime_ns
     monkeypatch.setattr("pretrain.run.pretrain", None)  # a finished stage is not run again
     show(study.main())
-    assert json.loads(capsys.readouterr().out.splitlines()[-1])["tables"][0]["rows"][2] == pretrained
+    assert json.loads(Path("runs/study/study.json").read_text())["tables"][0]["rows"][2] == pretrained
     assert weights.stat().st_mtime_ns == written
     inputs = _stages._fingerprint_inputs
     monkeypatch.setattr(_stages, "_fingerprint_inputs", lambda config: {**inputs(config), "corpora": ["another"]})
