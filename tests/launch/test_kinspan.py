@@ -62,6 +62,15 @@ def test_an_output_that_nobody_reads_any_more_is_no_success(monkeypatch):
     assert end.value.code == 141  # as of any program that writes to such a pipe
 
 
+def test_a_rank_that_is_no_number_is_refused(monkeypatch, capsys):
+    monkeypatch.setattr(os, "_exit", sys.exit)
+    monkeypatch.setattr("time.sleep", Mock())
+    monkeypatch.setenv("RANK", "abc")
+    with pytest.raises(SystemExit):
+        kinspan.run(Mock())
+    assert "RANK" in capsys.readouterr().err
+
+
 def test_every_file_of_the_packages_is_installed():
     """Recipes, DeepSpeed's settings, templates: what is no module must be in package-data."""
     tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()

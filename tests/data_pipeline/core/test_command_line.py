@@ -71,7 +71,8 @@ def test_flags(argv, config):
         *[(["--dry_run", "maybe", "no"], "maybe"), (["--siz", "3"], "--siz; .*--size")],
         *[(["--od", "x"], "--od; .*--output_dir"), (["--output_dir", "s3://bucket/a"], "--output_dir")],
         *[(["--dry-rum=yes"], "--dry_rum; .*--dry_run"), (["--zzz", "x"], "--zzz")],
-        (["--config", "absent.yaml"], "--config absent.yaml"),
+        *[(["--config", "absent.yaml"], "--config absent.yaml"), (["--output_dir", ""], "--output_dir: ")],
+        *[(["there", "-k"], "-k: "), (["--output_dir", "a", "b"], "b: ")],
     ],
 )
 def test_what_is_no_value_or_no_flag_is_refused(argv, names):

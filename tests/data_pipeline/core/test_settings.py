@@ -1,6 +1,7 @@
 """All that follows from the declaration of a setting: its check, its text, its place in a run's identity, its type."""
 
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Literal
 
 import pytest
@@ -70,6 +71,7 @@ def test_values_in_range_pass_and_lists_are_copied():
     [
         *[("size", "1e3", 1000), ("size", str(2**63 - 1), 2**63 - 1), ("share", "1e-5", 1e-5), ("share", None, None)],
         *[("rates", ["1", 2], [1.0, 2.0]), ("rates", 1, [1.0]), ("name", 0.25, "0.25"), ("flag", "no", False)],
+        ("name", "~/a", str(Path.home() / "a")),
     ],
 )
 def test_values_of_yaml_and_of_flags_get_the_settings_type(name, value, converted):

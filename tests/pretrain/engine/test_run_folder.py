@@ -5,11 +5,13 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
+from functools import partial
 
 import pytest
 
 from data_pipeline.core.errors import KinspanError
-from pretrain.engine.run_folder import CHECKPOINTS, RUN, claim_folder, holds_this_run, lock_folder
+from pretrain.engine.run_folder import CHECKPOINTS, RUN, claim_folder, holds_this_run, lock_folder, open_folder
 
 RECORD = {"identity": {"seed": 1}, "model": "a name"}
 
@@ -22,6 +24,12 @@ def begun(tmp_path):
     assert claim_folder(folder, RECORD)
     (folder / CHECKPOINTS / "step-00000001").mkdir(parents=True)
     return folder
+
+
+def test_what_another_rank_tries_is_no_file_of_the_folder(tmp_path, monkeypatch):
+    """On a network disk a temporary file has a name for a moment."""
+    monkeypatch.setattr("tempfile.TemporaryFile", partial(tempfile.NamedTemporaryFile, delete=False))
+    assert open_folder(tmp_path) == open_folder(tmp_path) == tmp_path
 
 
 def test_a_run_goes_on_in_its_own_folder(begun):

@@ -24,7 +24,9 @@ with listen_for_stop() as request:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
 def test_a_signal_asks_and_a_second_one_ends_at_once(number):
-    process = subprocess.Popen([sys.executable, "-c", WAIT], stdout=subprocess.PIPE, text=True)
+    """Also where stderr cannot be written."""
+    with open("/dev/full", "w") as full:
+        process = subprocess.Popen([sys.executable, "-c", WAIT], stdout=subprocess.PIPE, stderr=full, text=True)
     assert process.stdout.readline() == "ready\n"
     process.send_signal(number)
     assert process.stdout.readline() == f"{number.name}\n"
