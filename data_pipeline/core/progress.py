@@ -45,8 +45,8 @@ class _Lines(tqdm):
 
     def display(self, msg: str | None = None, pos: int | None = None) -> None:
         if msg is None:  # "" would clear a bar
-            self.fp.write(f"{self}\n")
-            self.fp.flush()
+            with suppress(OSError):
+                print(self, file=self.fp, flush=True)
 
 
 def show_progress(

@@ -157,7 +157,7 @@ _CUT = "<\0>"  # replaces removed elements until tags are stripped: its "<" keep
 _CODE = re.compile(r"[{}=]|\w\(|\A\s*</")
 MAX_HIDDEN = 50_000  # characters; a longer element is kept as text
 _ENTITY = re.compile(r"&(?:[A-Za-z]{2,8}|#\d{2,6}|#x[0-9A-Fa-f]{2,5});")
-_CELL_GAP = re.compile(r"(?<![\n\t])\t| \| |\|\||(?<=\S) {3,}")  # not the indentation of a line
+_CELL_GAP = re.compile(r"\t| \| |\|\|| {3,}")
 # Six words in a row. Possessive quantifiers (++) avoid quadratic time on text without spaces, such as Chinese.
 _PROSE = re.compile(r"(?<![^\W\d_])(?:[^\W\d_]++[\s,;'’-]++){5}[^\W\d_]")
 _SENTENCE_MARK = re.compile(f"[.!?…:;{STOPS}]|[\u0e01-\u0ede] +[\u0e01-\u0ede]")  # Thai and Lao have only spaces
@@ -214,7 +214,7 @@ def drop_tables(document: Document, paragraphs: list[str]) -> list[str]:
 
 def _is_table(paragraph: str) -> bool:
     if "\t" in paragraph or " | " in paragraph or "||" in paragraph or "   " in paragraph:
-        num_gaps = len(_CELL_GAP.findall(paragraph.strip()))
+        num_gaps = len(_CELL_GAP.findall(re.sub(r"\n\s+", "\n", paragraph.strip())))  # but for indentation
         if num_gaps >= MIN_GAPS and num_gaps >= 2 * len(_SENTENCE_MARK.findall(paragraph)):
             return True
     if _PROSE.search(paragraph):

@@ -24,7 +24,7 @@ HELP = {
     "label (0 or 1), and optionally question_id and answer_id. The first line of .csv and .tsv files names the "
     "columns, and .tsv files have no quoting. Without question_id, questions are told apart by their text.",
     "files=FILE": "One such file. Unless its name says which split it is, its questions are split in three by a hash "
-    "of their right answers; so are those of a folder with one file.",
+    "of their first right answers; so are those of a folder with one file.",
     "hub=OWNER/NAME": "A data set of the hub, or a folder that datasets.load_dataset opens, with such columns. The "
     "split dev may be called dev, validation or valid there.",
 }
@@ -48,6 +48,8 @@ def load_files(place: Path, split: str, columns: dict[str, str]) -> AnswerSet:
     test, rest = split_off(data, "test", TEST_SHARE)
     dev, train = split_off(rest, "dev", DEV_SHARE)
     part = replace({"train": train, "dev": dev, "test": test}[split], split=split)
+    if not part.num_questions:
+        raise KinspanError(f"{place}: {split} is empty: too few right answers to split by; give train, dev and test")
     log.info("%s: %s of %s questions are %s, by hash of answers", place, part.num_questions, data.num_questions, split)
     return part
 

@@ -74,18 +74,18 @@ def correct_holm(p: Sequence[float]) -> list[float]:
 def estimate_error(a: np.ndarray, b: np.ndarray) -> tuple[float, float]:
     """Returns the standard error of a's mean less b's, over questions and seeds, and its degrees of freedom.
 
-    a, b: ``[S, Q]``, S runs on the same Q questions. What seeds change in single questions counts once (Owen, 2007,
-    "The pigeonhole bootstrap"); the degrees of freedom are Satterthwaite's.
+    a, b: ``[S, Q]``, S runs on the same Q questions; a single run has no chance of its own. What seeds change in single
+    questions counts once (Owen, 2007, "The pigeonhole bootstrap"); the degrees of freedom are Satterthwaite's.
     """
     difference, residual = a.mean(axis=0) - b.mean(axis=0), 0.0
     parts = [(difference.var(ddof=1) / len(difference), len(difference) - 1)]  # variances and their degrees of freedom
-    for row in (a, b):
+    for row in (row for row in (a, b) if len(row) > 1):
         parts.append((row.mean(axis=1).var(ddof=1) / len(row), len(row) - 1))
         left = row - row.mean(axis=1, keepdims=True) - row.mean(axis=0) + row.mean()
         residual += (left**2).sum() / ((len(row) - 1) * (row.shape[1] - 1)) / row.size
-    questions, seeds = parts[0][0], parts[1][0] + parts[2][0]
-    error = np.sqrt(max(questions + seeds - residual, questions, seeds))
-    return float(error), float((questions + seeds) ** 2 / sum(variance**2 / count for variance, count in parts))
+    questions, seeds = parts[0][0], sum(variance for variance, _ in parts[1:])
+    error = float(np.sqrt(max(questions + seeds - residual, questions, seeds)))
+    return error, error**4 / max(float(sum(variance**2 / count for variance, count in parts)), 1e-300)
 
 
 def compare_runs(a: np.ndarray, b: np.ndarray) -> Comparison:
@@ -93,7 +93,7 @@ def compare_runs(a: np.ndarray, b: np.ndarray) -> Comparison:
     from scipy.stats import t
 
     difference, (error, freedom) = float(a.mean() - b.mean()), estimate_error(a, b)
-    return Comparison(difference, float(2 * t.sf(abs(difference) / error, freedom)))
+    return Comparison(difference, float(2 * t.sf(abs(difference) / error, freedom)) if error > 0 else 1.0)
 
 
 def compare_rows(rows: Sequence[np.ndarray]) -> list[dict[str, Any] | None]:
@@ -102,11 +102,11 @@ def compare_rows(rows: Sequence[np.ndarray]) -> list[dict[str, Any] | None]:
     rows: each ``[S, Q]``, S runs with different seeds on the same Q questions
 
     Returns None for the first row, and for each other ``difference``, ``p``, and ``corrected``, p for the number of
-    rows. p is that of ``compare_runs`` if both rows have two runs or more that are not all equal, else of ``compare``.
+    rows. p is that of ``compare_runs`` if a row has two runs or more that are not all equal, else of ``compare``.
     """
     # Runs are equal if no seed improved on a transferred ranker: copies of it say nothing about other seeds
     first, *others = (row[:1] if (row == row[0]).all() else row for row in rows)
-    tests = [(compare_runs if min(len(row), len(first)) > 1 else compare)(row, first) for row in others]
+    tests = [(compare_runs if max(len(row), len(first)) > 1 else compare)(row, first) for row in others]
     corrected = correct_holm([test.p for test in tests])
     return [None, *({**asdict(test), "corrected": p} for test, p in zip(tests, corrected, strict=True))]
 

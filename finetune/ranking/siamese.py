@@ -30,7 +30,7 @@ from pretrain.release.folder import write_max_length
 from pretrain.release.siamese import fill_siamese_folder
 
 from .encode import EncodedTexts, tokenise_once
-from .kinds import ANSWER, QUERY, can_embed, find_prompt, load_bi_encoder
+from .kinds import ANSWER, QUERY, can_embed, find_prompt, load_bi_encoder, refuse_fusion
 from .ranker import FRESH_SEED
 from .score import PackedForward, run_batches
 
@@ -63,6 +63,7 @@ def load_siamese_ranker(name_or_dir: str, seed: int) -> SiameseRanker:
     """
     if is_adapter(name_or_dir):
         raise KinspanError(f"--model {name_or_dir} is an adapter: --loss contrastive trains a whole encoder")
+    refuse_fusion(name_or_dir)
     model, _ = load_siamese_model(name_or_dir, FRESH_SEED + seed)  # its masked-LM head is not used
     if holds_no_weights(name_or_dir):
         log.info("%s holds no weights: the model starts from scratch", name_or_dir)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 # --- before a blank line is a horizontal rule, not front matter
 _FRONT_MATTER = re.compile(r"\A(---|\+\+\+)\n(?!\s*\n).*?\n(?:\1|\.\.\.)\n", re.S)
 _BREAK = re.compile(r"<br\b", re.I)
-_NOTE = re.compile(r"^( *)(?:!!!|\?\?\?\+?|===) +(?=[\w\"])", re.M)  # of MkDocs; its text is indented as code is
+_NOTE = re.compile(r"^( *)(?:!!!|\?\?\?\+?|===) +(?=[\w\"])(.*)", re.M)  # of MkDocs; its text is indented as code is
 _ITEM = r"(?:(?:[-*+•]|\(?\w{1,3}[.)])[ \t]+)*"
 _DIRECTIVE = re.compile(rf"^[ \t]*{_ITEM}\.\.[ \t]+(?:\|[^|\n]+\|[ \t]+)?([\w:+.-]+)::", re.M)
 _ROLE = re.compile(r"(?<![\w:]):([\w+.-]+(?::[\w+.-]+)*):`")
@@ -79,7 +79,7 @@ def _parse_markdown(record: Record, keep_code: bool = False) -> list[Document]:
     from markdown_it import MarkdownIt
 
     text = _FRONT_MATTER.sub("", decode(record.content).replace("\r\n", "\n"))
-    tokens = MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(_NOTE.sub(r"\1-   ", text))
+    tokens = MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(_NOTE.sub(r"\1-   \2\n", text))
     paragraphs: list[str] = []
     headings, open_tags = dict[str, str](), list[str]()
     for token in tokens:

@@ -10,7 +10,7 @@ from tests.synthetic import write_file
 PROSE = "The reader goes through the file once, and it keeps what it finds in memory until the end."
 DROPPED = {  # what a step drops
     "tables": [
-        *["Name | Age | Town | Country | Height", "1990\t12\t13\t15"],
+        *["Name | Age | Town | Country | Height", "1990\t12\t13\t15", "The sum of the whole group\t\t12.5\t\t13.4"],
         *["12 34 56 78 90 12 34 56 78 90 12 34 56 78 90 12 34 56 78 90 12 34 56 78", "||a||b||c||d"],
         *["* * * * * * * * * * * * * * * * * * * * * * * * * * * * * * * * * * *", "_ " * 40],
     ],

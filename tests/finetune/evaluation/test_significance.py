@@ -71,17 +71,14 @@ def test_rows_are_corrected_for_their_number_and_a_single_run_is_compared_over_q
     """So are equal runs: a transferred ranker that no seed trains on is the same for all seeds."""
     rng = np.random.default_rng(4)
     first = rng.random((3, 40))
-    rows = [
-        first,
-        first + rng.normal(0.05, 0.1, (3, 40)),
-        rng.random((1, 40)),
-        np.repeat(rng.random((1, 40)), 3, axis=0),
-    ]
+    rows = [first, first + rng.normal(0.05, 0.1, (3, 40)), rng.random((1, 40)), np.tile(rng.random(40), (3, 1))]
     nothing, *tests = compare_rows(rows)
     assert nothing is None
-    p = [compare_runs(rows[1], first).p, compare(rows[2], first).p, compare(rows[3][:1], first).p]
+    p = [compare_runs(row, first).p for row in (rows[1], rows[2], rows[3][:1])]
     assert [test["p"] for test in tests] == p
     assert [test["corrected"] for test in tests] == correct_holm(p)
+    assert compare_rows(rows[2:])[1]["p"] == compare(rows[3], rows[2]).p
+    assert compare_rows([np.eye(2), np.eye(2)])[1]["p"] == 1
 
 
 def test_chances_of_questions_and_of_seeds_together_hold_the_level():

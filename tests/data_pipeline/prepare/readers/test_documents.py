@@ -91,7 +91,7 @@ def test_code_in_a_sentence_of_a_page_is_part_of_it(tmp_path, read):
 
 def test_markup_within_markdown_is_taken_off(tmp_path, read):
     text = "---\ntitle: x\n---\nA *b* **c** `d` [e](f)\nand [g] &amp; <https://h.example>.\n\n"
-    text += "- One.\n- 東京\n都。\n\n> Quoted.<br>Again.\n\n!!! note\n\n    A note.\n"
+    text += "- One.\n- 東京\n都。\n\n> Quoted.<br>Again.\n\n!!! note\n    A note.\n"
     (document,), _, _ = read(write_file(tmp_path / "notes.md", text))
     assert document.paragraphs[:4] == ["A b c d e and [g] & https://h.example.", "One.", "東京都。", "Quoted. Again."]
     assert document.paragraphs[4:] == ["note", "A note."]
