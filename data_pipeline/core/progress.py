@@ -46,7 +46,7 @@ class _Lines(tqdm):
     def display(self, msg: str | None = None, pos: int | None = None) -> None:
         if msg is None:  # "" would clear a bar
             with suppress(OSError):
-                print(self, file=self.fp, flush=True)
+                self.fp.write(f"{self}\n")
 
 
 def show_progress(
