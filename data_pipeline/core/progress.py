@@ -45,8 +45,7 @@ class _Lines(tqdm):
 
     def display(self, msg: str | None = None, pos: int | None = None) -> None:
         if msg is None:  # "" would clear a bar
-            with suppress(OSError):
-                self.fp.write(f"{self}\n")
+            write_at_once(str(self))
 
 
 def show_progress(
