@@ -82,8 +82,7 @@ def test_rows_are_corrected_for_their_number_and_a_single_run_is_compared_over_q
 
 
 def test_chances_of_questions_and_of_seeds_together_hold_the_level():
-    """Both as large, and no difference: each test alone, which holds the other chance fixed, would find one far more
-    often, and so would the greater of their p."""
+    """Both as large, and no difference: the greater p of two tests, each of one chance, would find one more often."""
     rng, found, greater = np.random.default_rng(6), 0, 0
     for _ in range(400):
         noise = rng.normal(0, 0.3, 60) / 2
