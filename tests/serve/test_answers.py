@@ -38,8 +38,8 @@ def test_a_table_may_name_and_leave_out_its_fields(tmp_path):
     assert read(path, {"id": "nr", "question": "asked"}) == [Answer("1", 'say "so"', "why?"), Answer("2", "b")]
     path = write_jsonl(tmp_path / "some.jsonl", [{"text": "a"}, {"text": "b", "why": "q"}])
     assert [answer.question for answer in read(path, {"question": "why"})] == ["", "q"]
-    path = write_jsonl(tmp_path / "docid.jsonl", [{"docid": "7067032", "title": "Owls", "text": "Owls hunt at night."}])
-    assert read(path) == [Answer("7067032", "Owls hunt at night.", title="Owls")]
+    path = write_jsonl(tmp_path / "docid.jsonl", [{"docid": "7067032", "title": "Owls", "text": "Ｏwls hunt."}])
+    assert read(path) == [Answer("7067032", "Owls hunt.", title="Owls")]
     (tmp_path / "collection.tsv").write_text('0\tThe "first" one.\n17\tAnother.\n')
     assert read(tmp_path / "collection.tsv") == [Answer("0", 'The "first" one.'), Answer("17", "Another.")]
 

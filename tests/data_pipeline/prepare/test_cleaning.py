@@ -40,7 +40,7 @@ KEPT = [
     *["Übung macht den Meister, naïve façade: déjà vu. Ångström.", "The choice | is | his. It was made. He knew it."],
     *["In 1999 it rose by 3.5% to $1,200; in 2000 it fell to $900.", "الكتاب على الطاولة.", "这是一本书。"],
     *["यह एक किताब है।", "یہ ایک کتاب ہے۔", "A column of text in which there is one | of them."],
-    "   Each line of it\n   is indented, as in\n   an RFC.",
+    "   Each line\n   of it is\n   indented,\n   as in an RFC.",
     "Run it with <command> as its argument; Option<T> and List<String> are types.",
     *["ကျွန်ုပ်တို့သည် မြို့တို့ကို ကြည့်ရှုခဲ့ကြသည်။", "มีแม่น้ำเจ้าพระยาไหลผ่านและแบ่งเมืองออกเป็นสองฝั่ง คือ ฝั่งพระนครและฝั่งธนบุรี"],
     *["Code is between <script> and </script>.", "10² is not 102… don´t，！ می\u200cخواهم น้ำ և."],

@@ -44,8 +44,8 @@ def test_the_main_text_of_a_page_is_kept(tmp_path, read, suffix):
 
 
 def test_a_broken_byte_changes_no_other_letter(tmp_path, read):
-    (document,), _, _ = read(write_file(tmp_path / "a.html", f"<p>“Straße” – {TEXT}".encode() + b"\x92</p>"))
-    assert document.paragraphs[0].startswith("“Straße” – The reader")
+    (document,), _, _ = read(write_file(tmp_path / "a.html", PAGE.replace(b"<p>", "<p>“Straße” – ".encode()) + b"\x92"))
+    assert document.paragraphs[0].startswith("“Straße” – ")
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "shift_jis", "iso2022_jp"])
