@@ -96,6 +96,12 @@ def locate_words(text: str) -> Iterator[tuple[int, int]]:
             yield start, end
 
 
+def list_words(text: str) -> list[str]:
+    """Returns the words of a text in lower case, or its pairs of characters, as BM25 compares them."""
+    text = fold_characters(text).lower()
+    return [text[start:end] for start, end in locate_words(text)]
+
+
 def undo_treebank(text: str) -> str:
     """Undoes the Penn Treebank's spelling of brackets and "n't", which some benchmarks use."""
     return _BRACKETS.sub(" ", text).replace(" n't", "n't")
@@ -151,7 +157,7 @@ class Sentences:
 
 def make_sentences(sentences: Sequence[list[str]]) -> Sentences:
     """Prepares sentences, each a list of words as ``split_words`` returns them, to be looked for."""
-    is_long_enough = np.array([len(s) >= NGRAM and len("".join(s)) >= MIN_LETTERS for s in sentences], dtype=bool)
+    is_long_enough = np.array([len(s) >= NGRAM and count_chars("".join(s)) >= MIN_LETTERS for s in sentences], bool)
     kept = [words for words, keep in zip(sentences, is_long_enough, strict=True) if keep]
     vocabulary = sorted({word for words in kept for word in words})
     drawn = np.random.default_rng(8).integers(2, 2**63, len(vocabulary))

@@ -31,6 +31,7 @@ from data_pipeline.tokenizers import load_tokenizer, read_template
 from objectives import OBJECTIVES, parse_mixture
 from objectives.mlm import MaskedLM
 from tests.cases import mark_slow
+from tests.fake_hub import FakeHub, run_hub
 from tests.synthetic import short_tokenizer, synthetic_documents
 
 settings.register_profile(
@@ -213,3 +214,9 @@ def make_stream() -> Callable[..., PairStream]:
         return PairStream(mixture, template=read_template(tokenizer), seed=seed, masking=masking, **kwargs)
 
     return make
+
+
+@pytest.fixture
+def hub() -> Iterator[FakeHub]:
+    with run_hub() as running:
+        yield running

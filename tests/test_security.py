@@ -5,7 +5,6 @@ docs/releases.md says what is protected, and what is not.
 
 import ast
 import json
-import os
 import pickle
 import re
 import shutil
@@ -28,7 +27,7 @@ from pretrain.modeling.electra import load_replaced_token_model
 from pretrain.modeling.pair_model import load_config, load_model
 from pretrain.release.release import release
 from pretrain.run import pretrain
-from tests.synthetic import write_model
+from tests.synthetic import Touching, write_model
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("data_pipeline", "objectives", "pretrain", "finetune", "serve", "launch", "benchmarks")
@@ -106,16 +105,6 @@ def test_every_loading_call_says_that_code_is_not_trusted():
     assert not [call for call in calls if "trust_remote_code=True" in call]
 
 
-class _Touch:
-    """Unpickled, it writes a file."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return (os.system, (f"touch {self.path}",))
-
-
 @pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside safetensors"])
 @pytest.mark.parametrize("how", ["torch", "legacy", "pickle"])
 @pytest.mark.parametrize("name", loaders())
@@ -123,7 +112,7 @@ def test_pickled_weights_run_nothing(name, how, beside, folder, tmp_path):
     marker = tmp_path / "ran"
     if not beside:
         (folder / "model.safetensors").unlink()
-    harm = {"electra.embeddings.word_embeddings.weight": _Touch(marker)}
+    harm = {"electra.embeddings.word_embeddings.weight": Touching(marker)}
     path = folder / "pytorch_model.bin"
     if how == "pickle":
         path.write_bytes(pickle.dumps(harm))

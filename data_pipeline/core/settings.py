@@ -132,17 +132,12 @@ def read_help_texts(config_class: type[Settings]) -> dict[str, str]:
     """Returns the help text of each setting, parsed from the source of its class."""
     texts = {declared.name: declared.metadata["help"] for declared in fields(config_class)}
     for owner in reversed(config_class.__mro__[:-1]):
-        tree = _parse_module(owner.__module__)
+        tree = ast.parse(inspect.getsource(sys.modules[owner.__module__])).body
         body = next(node.body for node in tree if isinstance(node, ast.ClassDef) and node.name == owner.__name__)
         for declared, text in pairwise(body):
             if isinstance(declared, ast.AnnAssign) and isinstance(text, ast.Expr):
                 texts[ast.unparse(declared.target)] = " ".join(ast.literal_eval(text.value).split())
     return texts
-
-
-@cache
-def _parse_module(name: str) -> list[ast.AST]:
-    return list(ast.walk(ast.parse(inspect.getsource(sys.modules[name]))))
 
 
 @cache

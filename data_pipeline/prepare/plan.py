@@ -71,12 +71,11 @@ def cut_tasks(files: list[InputFile], settings: str) -> list[InputTask]:
     sizes: list[int] = []
     is_full = True
     for piece, size in pieces:
-        if not is_full and sizes[-1] + size <= limit:
-            groups[-1].append(piece)
-            sizes[-1] += size
-        else:
-            groups.append([piece])
-            sizes.append(size)
+        if is_full or sizes[-1] + size > limit:
+            groups.append([])
+            sizes.append(0)
+        groups[-1].append(piece)
+        sizes[-1] += size
         name = piece.file.name.encode("utf-8", "surrogateescape")
         is_full = zlib.crc32(name) / 2**32 * limit < 2 * size
     return [InputTask(_make_key(group, settings), size, group) for group, size in zip(groups, sizes, strict=True)]

@@ -7,7 +7,7 @@ import numpy as np
 from scipy.sparse import coo_matrix, csr_matrix
 from scipy.sparse.csgraph import connected_components
 
-from data_pipeline.matching import split_words
+from data_pipeline.matching import list_words
 
 from .answers import AnswerSet
 
@@ -22,7 +22,7 @@ def pair_similar(first: Sequence[str], second: Sequence[str]) -> tuple[np.ndarra
     Texts are similar if their sets of words have a Jaccard index of ``SIMILAR`` or more, whatever their case,
     order and punctuation. A text without a word is similar to none.
     """
-    words = [[set(split_words(text)) for text in texts] for texts in (first, second)]
+    words = [[set(list_words(text)) for text in texts] for texts in (first, second)]
     column_of = {word: column for column, word in enumerate(set(chain.from_iterable(chain(*words))))}
     left, right = (_count_words(sets, column_of) for sets in words)
     sizes = np.array([len(one) for one in words[1]])

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from data_pipeline.core.errors import KinspanError
-from data_pipeline.matching import split_words
+from data_pipeline.matching import list_words
 
 from .answers import AnswerSet, fold_text
 from .collect import collect_answers
@@ -166,7 +166,7 @@ def _fold_name(name: str) -> str:
 
 def _pair_words(text: str) -> set[tuple[str, ...]]:
     """Returns the pairs of neighbouring words of a text, or its only word."""
-    words = split_words(text)
+    words = list_words(text)
     return set(pairwise(words)) or {tuple(words)}
 
 
@@ -187,7 +187,7 @@ def find_candidates(
     or it is beside a right passage in a document.
     """
     texts, documents = paragraphs.texts, paragraphs.documents
-    read_words = cache(lambda row: frozenset(split_words(texts[row])))
+    read_words = cache(lambda row: frozenset(list_words(texts[row])))
 
     def may_be_right(row: int, passage: int) -> bool:
         a, b = read_words(row), read_words(passage)

@@ -67,10 +67,10 @@ def name_words(language: str) -> str:
 def stem_word(word: str, language: str) -> str:
     """Returns the stem of a word, by which BM25 compares it."""
     word = _OPTIONAL.sub("", fold_characters(word).lower())
-    if (stemmer := load_stemmer(language)) is None:
-        return word
-    with _lock:
-        return stemmer.stemWord(word)
+    if (stemmer := load_stemmer(language)) is not None:
+        with _lock:
+            word = stemmer.stemWord(word)
+    return word.replace("ı", "i")  # Turkish, whose capital I became an i
 
 
 def cut_words(texts: Iterable[str], language: str) -> list[list[str]]:

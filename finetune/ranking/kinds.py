@@ -10,6 +10,7 @@ from transformers import AutoConfig, PreTrainedTokenizerBase
 from transformers.utils import cached_file
 
 from data_pipeline.core.errors import KinspanError, quote_error
+from data_pipeline.core.files import JsonObject, read_object
 from data_pipeline.core.hub import ABSENT, expect_hub
 from data_pipeline.tokenizers import check_vocabulary
 from pretrain.modeling.adapters.folder import is_adapter
@@ -49,6 +50,9 @@ def find_kind(name_or_dir: str) -> str:
         classes = []  # its config is in a sub-folder
     if any(name.endswith(CLASSIFIER) for name in classes):
         return CROSS_ENCODER
+    made_as = read_settings(name_or_dir).get("model_type", "SentenceTransformer")
+    if has_modules and made_as != "SentenceTransformer":  # a reranker that generates, a sparse or multi-vector encoder
+        raise KinspanError(f"{name_or_dir} is a {made_as} without a {CLASSIFIER} head: neither of the two kinds")
     headless = [name.endswith("Model") and "Head" not in name for name in classes]
     return BI_ENCODER if has_modules or (headless and all(headless)) else CROSS_ENCODER
 
@@ -70,6 +74,12 @@ def _has_modules(name_or_dir: str) -> bool:
         return cached_file(name_or_dir, MODULES, **ABSENT) is not None
     except (OSError, ValueError):  # no such model, or a private one: loading it tells which
         return False
+
+
+def read_settings(name_or_dir: str, name: str = "config_sentence_transformers.json") -> JsonObject:
+    """Returns what sentence-transformers notes beside a model; by default its kind and prompts."""
+    path = cached_file(name_or_dir, name, **ABSENT)
+    return read_object(Path(path), "copy it again") if path else {}
 
 
 def load_bi_encoder(name_or_dir: str, max_length: int | None = None) -> SentenceTransformer:

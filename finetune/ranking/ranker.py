@@ -16,11 +16,9 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
-from transformers.utils import cached_file
 
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import read_object
-from data_pipeline.core.hub import ABSENT
 from data_pipeline.tokenizers import load_tokenizer, load_tokenizer_as_it_is
 from pretrain.modeling import attention
 from pretrain.modeling.adapters.folder import find_model, is_adapter, load_adapted
@@ -42,7 +40,7 @@ from pretrain.modeling.pair_model import (
 from pretrain.release.folder import FACTS, write_max_length
 from pretrain.release.release import make_release_config
 
-from .kinds import CLASSIFIER, DEFAULT_LENGTH, UNLIMITED, refuse_fusion
+from .kinds import CLASSIFIER, DEFAULT_LENGTH, UNLIMITED, read_settings, refuse_fusion
 
 log = logging.getLogger(__name__)
 
@@ -95,6 +93,8 @@ def load_ranker(name_or_dir: str, seed: int = 0, positive_share: float = 0.5, fr
         return Ranker(classifier)
     stored = AutoConfig.from_pretrained(name_or_dir, trust_remote_code=False)
     is_classifier = next(iter(stored.architectures or []), "").endswith(CLASSIFIER)
+    if is_classifier and not fresh_head and getattr(stored, "classifier_pooling", "cls") != "cls":
+        log.warning("%s: its head was trained on the mean of the tokens, and reads the first token here", name_or_dir)
     has_two_labels = not fresh_head and is_classifier and stored.num_labels == 2  # any other head starts fresh
     if has_two_labels:
         config.num_labels = 2
@@ -151,9 +151,7 @@ def find_max_length(name_or_dir: str) -> int:
     """
     place, facts = find_model(name_or_dir), Path(name_or_dir) / FACTS
     length = read_object(facts, "release it again").get("max_length") if facts.is_file() else None
-    if not length and (settings := cached_file(place, "sentence_bert_config.json", **ABSENT)):
-        length = read_object(Path(settings), "copy it again").get("max_seq_length")
-    if length:
+    if length := length or read_settings(place, "sentence_bert_config.json").get("max_seq_length"):
         return length
     with torch.device("meta"):  # without weights
         model = AutoModel.from_config(read_config(place), trust_remote_code=False)

@@ -17,6 +17,7 @@ MODULES = (  # by names that all versions of sentence-transformers know
     ("1_Pooling", "sentence_transformers.models.Pooling"),
     ("2_Normalize", "sentence_transformers.models.Normalize"),
 )
+POOLING_MODES = ("cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens")  # other readers need every one
 LABEL_ENTRIES = ("id2label", "label2id", "problem_type")  # of a run's config; a bi-encoder has no labels
 
 
@@ -39,7 +40,8 @@ def fill_siamese_folder(folder: Path, config: ModelConfig, weights: Weights, max
     write_json(folder / "modules.json", modules)
     (folder / "1_Pooling").mkdir()  # none for Normalize, which has no settings: the hub drops empty folders
     size = config.get("dim") or config["hidden_size"]  # DistilBERT's name for it
-    write_json(folder / "1_Pooling/config.json", {"word_embedding_dimension": size, "pooling_mode_mean_tokens": True})
+    modes = {f"pooling_mode_{mode}": mode == "mean_tokens" for mode in POOLING_MODES}
+    write_json(folder / "1_Pooling/config.json", {"word_embedding_dimension": size, **modes})
     write_json(folder / "config_sentence_transformers.json", {"similarity_fn_name": "cosine"})
 
 

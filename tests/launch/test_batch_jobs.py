@@ -168,13 +168,8 @@ def test_an_array_runs_each_recipe_in_a_folder_of_its_own(job):
     recipes = sorted((ROOT / "launch/recipes").glob("*-base-*.yaml"))
     assert f"#SBATCH --array=0-{len(recipes) - 1}\n" in (SLURM / "recipes.sbatch").read_text()
     for number in (0, len(recipes) - 1):
-        given = {
-            "SLURM_ARRAY_TASK_ID": number,
-            "SLURM_ARRAY_JOB_ID": 7,
-            "script": "recipes.sbatch",
-            "arguments": ["--model", "here"],
-        }
-        calls = job(75, **given)[2]
+        given = {"SLURM_ARRAY_TASK_ID": number, "SLURM_ARRAY_JOB_ID": 7, "arguments": ["--model", "here"]}
+        calls = job(75, script="recipes.sbatch", **given)[2]
         assert f"{REQUEUED}_{number}\n" in calls
         name = recipes[number].stem
         assert f"--config launch/recipes/{name}.yaml --output_dir runs/{name} --model here" in calls

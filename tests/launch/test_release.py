@@ -17,7 +17,6 @@ from launch.kinspan import show
 from pretrain.config import PretrainConfig
 from pretrain.release.card import CANDIDATES, QUESTION
 from pretrain.run import pretrain
-from tests.fake_hub import run_hub
 from tests.synthetic import write_model
 
 
@@ -44,12 +43,6 @@ def call(monkeypatch, run_folder, tmp_path):
         return output
 
     return run
-
-
-@pytest.fixture
-def hub():
-    with run_hub() as running:
-        yield running
 
 
 @pytest.mark.parametrize(

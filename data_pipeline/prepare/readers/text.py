@@ -33,6 +33,7 @@ FULL_LINE = 0.8  # share of a long line's length; a shorter line that ends a sen
 WIDTHS = range(40, 101)  # characters of the longest line of a text whose lines are wrapped
 _SENTENCE_END = re.compile(rf"[.!?…:{STOPS}]['\"”’)\]」』）]*$")
 _HYPHEN = re.compile(r"(?<=[^\W\d_])[-\u00ad]$")
+_AND = re.compile(r"(?:und|oder|bzw|sowie|and|og|och)\b")
 _SPACES = [  # undo the tokenisation of that corpus
     (re.compile(r"\s+([.,;:!?%)\]]|n't\b|'(?:s|re|ve|ll|d|m)\b)"), r"\1"),
     (re.compile(r"([(\[$])\s+"), r"\1"),
@@ -68,7 +69,7 @@ def join_lines(lines: list[str]) -> list[str]:
     paragraphs = [""]
     for line in lines:
         before = paragraphs[-1]
-        is_cut = _HYPHEN.search(before) and line[:1].islower()
+        is_cut = _HYPHEN.search(before) and line[:1].islower() and not _AND.match(line)  # not "Kranken- und"
         paragraphs[-1] = before[:-1] + line if is_cut else f"{before}\n{line}"
         if not line or (len(line) < full and _SENTENCE_END.search(line)):
             paragraphs.append("")

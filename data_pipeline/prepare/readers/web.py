@@ -34,6 +34,7 @@ _LINE_BREAKS = re.compile(r"<br\b[^<>]*>(?:(?:\s|&nbsp;)*<br\b[^<>]*>)+", re.I)
 _BLANK_LINE = "\ufdd0"  # no character; trafilatura keeps it, and makes one break of many, and spaces of line ends
 _PAGES = ("text/html", "application/xhtml+xml")
 _CHARSET = re.compile(r"charset\s*=\s*[\"']?(?!iso-8859-1\b)([\w-]+)", re.I)  # Latin-1 is stated of what it is not
+_LATIN_1, _STATED = re.compile("iso-8859-1\\b", re.I), re.compile(rb"charset|encoding", re.I)
 
 
 def _parse_page(record: Record, keep_code: bool = False) -> list[Document]:
@@ -186,7 +187,10 @@ def _read_page(record: "ArcWarcRecord") -> dict | Rejected:
     url = (record.rec_headers.get_header("WARC-Target-URI") or record.rec_headers.get_header("uri") or "").strip("<>")
     if truncated := record.rec_headers.get_header("WARC-Truncated"):
         return Rejected(f"the page was truncated when it was fetched ({truncated})", len(content))
-    for encoding in ("utf-8", *_CHARSET.findall(kind)):  # a page may state another one than its server
+    encodings = ["utf-8", *_CHARSET.findall(kind)]  # a page may state another one than its server
+    if _LATIN_1.search(kind) and not _STATED.search(content[:2048]):
+        encodings.append("cp1252")  # as browsers read it
+    for encoding in encodings:
         with contextlib.suppress(LookupError, ValueError):
             content = content.decode(encoding).encode()
             break

@@ -41,7 +41,9 @@ _NOT_TEXT = re.compile(  # links to files and categories, and to the same page i
     r"|ficheiro|imagem|bestand|afbeelding|categorie|plik|grafika|kategoria|файл|изображение|категория|категорія"
     r"|ファイル|画像|カテゴリ|文件|檔案|图像|圖像|分类|分類|파일|그림|분류|ملف|صورة|تصنيف|پرونده|رده|קובץ|קטגוריה|चित्र|श्रेणी|fil|kategori"
     r"|dosya|berkas|soubor|fájl|kép|kategória|tiedosto|luokka|αρχείο|εικόνα|κατηγορία|tập tin|hình|thể loại|template"
-    r"|portal|(?-i:[a-z]{2,3}(?:-[a-z]{2,6})?(?=:[^ ]))):",
+    r"|resim|ไฟล์|ภาพ|หมวดหมู่|fitxer|датотека|слика|категорија|datoteka|slika|kategorija|চিত্র|বিষয়শ্রেণী|படிமம்|பகுப்பு"
+    r"|فائل|زمرہ|fișier|súbor|pilt|kategooria|vaizdas|պատկեր|կատեգորիա|ფაილი|კატეგორია|fitxategi|portal"
+    r"|(?-i:[a-z]{2,3}(?:-[a-z]{2,6})?(?=:[^ ]))):",
     re.I,
 )
 _LINE = re.compile(r"^[*#:;].*$|^-{4,}|^\|.*$|^!.*$|^\{\|.*$|__[A-Z]+__", re.M)

@@ -28,6 +28,8 @@ def test_enough_of_the_ngrams_in_one_document_are_enough(words, result):
 def test_in_scripts_without_spaces_each_character_is_a_word():
     sentence = "北京是中华人民共和国的首都，也是全国的政治中心。"
     assert Benchmark([sentence]).find([["他说" + sentence.replace("，", "")], ["北京是首都。"]]) == {0: sentence}
+    question = "北京是哪个国家的首都？"  # of 10 characters
+    assert Benchmark([question]).find([["他问：" + question], ["北京是首都。"]]) == {0: question}
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,7 @@ CHANGED = {  # what a step mends
         ("<p>A <b class='x'>bold</b> claim.</p>", "A bold claim."),
         ("Fish &amp; chips &#8212; and more.", "Fish & chips — and more."),
         ("<style>p {}</style>Text.", "Text."),
+        ("Die Donau&shy;dampf&shy;schifffahrt.", "Die Donaudampfschifffahrt."),
         ("<p>Write &lt;b&gt; for bold.</p>", "Write <b> for bold."),
     ],
     "characters": [

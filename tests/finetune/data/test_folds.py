@@ -21,6 +21,8 @@ def test_wording_is_alike_whatever_case_order_and_punctuation():
     assert {(0, 1), (0, 2), (1, 2)} <= pairs
     assert not any(3 in pair and pair != (3, 3) for pair in pairs)
     assert not {(4, 4), (5, 5)} & pairs
+    thai = ["ประเทศไทยมีเมืองหลวงชื่อกรุงเทพมหานคร", "กรุงเทพมหานครชื่อเมืองหลวงมีประเทศไทย", "มหานครเมืองไทยมีชื่อหลวงกรุงเทพประเทศ"]
+    assert 1 not in pair_similar(thai[:1], thai[1:])[1]  # the letters are the same, the words are not
     assert [len(indices) for indices in pair_similar(first, [])] == [0, 0]
 
 

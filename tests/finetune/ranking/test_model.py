@@ -124,6 +124,11 @@ def test_what_is_a_bi_encoder(bi_encoder, make_model, tmp_path, monkeypatch):
         config = json.loads((folder / "config.json").read_text()) | {"architectures": architectures}
         (folder / "config.json").write_text(json.dumps(config))
         assert (find_kind(str(folder)) == "bi-encoder") == expected
+    settings = folder / "config_sentence_transformers.json"
+    settings.write_text(json.dumps(json.loads(settings.read_text()) | {"model_type": "SparseEncoder"}))
+    (folder / "config.json").write_text(json.dumps(config | {"architectures": ["BertForMaskedLM"]}))
+    with pytest.raises(KinspanError, match=str(folder)):
+        find_kind(str(folder))
     (folder / "modules.json").unlink()
     for architectures, expected in (
         *[(["BertModel"], True), (None, False), ([], False), (["BertForMaskedLM"], False)],
@@ -131,6 +136,20 @@ def test_what_is_a_bi_encoder(bi_encoder, make_model, tmp_path, monkeypatch):
     ):
         (folder / "config.json").write_text(json.dumps(config | {"architectures": architectures}))
         assert (find_kind(str(folder)) == "bi-encoder") == expected
+
+
+def test_a_cross_encoder_with_a_prompt_of_its_own(made, data, tmp_path):
+    prompted = CrossEncoder(str(made("bert")), device="cpu", prompts={"rank": "silver "}, default_prompt_name="rank")
+    prompted.save_pretrained(str(tmp_path / "prompted"))
+    expected = prompted.predict(pairs_of(data), activation_fn=torch.nn.Identity())
+    np.testing.assert_allclose(score_answers(str(tmp_path / "prompted"), data), expected, rtol=1e-4, atol=1e-5)
+    assert not np.allclose(expected, score_answers(str(made("bert")), data), atol=1e-3)
+
+
+def test_a_head_that_read_the_mean_of_the_tokens_is_told(made, caplog):
+    load_ranker(str(made("modernbert", classifier_pooling="mean")), 1)
+    load_ranker(str(made("modernbert", classifier_pooling="cls")), 1)
+    assert [record.levelname for record in caplog.records].count("WARNING") == 1
 
 
 def test_what_cannot_score(made, bi_encoder, data):

@@ -29,6 +29,7 @@ from pretrain.step import start_count_reduction, train_step
 from tests.chaos.starts import free_port
 from tests.pretrain.steps import make_run, set_up_alone
 from tests.programs import run_programs
+from tests.synthetic import Touching
 
 ROOT = Path(__file__).resolve().parents[3]
 OPTIONS = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
@@ -285,17 +286,9 @@ def refusal(found):
     return text
 
 
-class Harmful:
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return Path.touch, (self.path,)
-
-
 @pytest.mark.parametrize("name", ["zero_pp_rank_1_mp_rank_00_optim_states.pt", "mp_rank_00_model_states.pt"])
 def test_nothing_else_is_unpickled(name, found, tmp_path):
-    torch.save({"optimizer_state_dict": Harmful(tmp_path / "harmed")}, found / "engine" / name)
+    torch.save({"optimizer_state_dict": Touching(tmp_path / "harmed")}, found / "engine" / name)
     assert "UnpicklingError" in refusal(found)
     assert not (tmp_path / "harmed").exists()
 

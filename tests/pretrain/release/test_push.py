@@ -7,15 +7,8 @@ import pytest
 from data_pipeline.core.errors import KinspanError
 from pretrain.release.card import CardOverrides, make_metadata
 from pretrain.release.release import push
-from tests.fake_hub import run_hub
 
 NAME = "me/ranker"
-
-
-@pytest.fixture
-def hub():
-    with run_hub() as running:
-        yield running
 
 
 def write_folder(folder, step=240, weights=b"w", **more):

@@ -12,7 +12,7 @@ import pytest
 
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.prepare.readers import find_input_files, find_parts
-from data_pipeline.prepare.readers.text import PARAGRAPH_SENTENCES
+from data_pipeline.prepare.readers.text import PARAGRAPH_SENTENCES, join_lines
 from tests.synthetic import write_file
 
 FIRST = "The reader goes through the file once, and keeps what it finds in memory."
@@ -182,6 +182,8 @@ def test_the_lines_of_a_pdf_become_paragraphs(tmp_path, read):
 
 def test_lines_of_a_text_without_blank_lines_are_joined_if_they_are_full(tmp_path, read):
     wrapped = textwrap.fill(f"{FIRST} {SECOND} " * 5, 60)
+    hung = "Versicherte der Kranken-\nund Pflege-\nkasse."
+    assert join_lines(hung.split("\n")) == ["Versicherte der Kranken- und Pflegekasse."]
     for text, paragraphs in ((wrapped, [" ".join(wrapped.split())]), (f"{FIRST}\n{SECOND}", [FIRST, SECOND])):
         (document,), _, _ = read(write_file(tmp_path / "a.txt", text))
         assert document.paragraphs == paragraphs

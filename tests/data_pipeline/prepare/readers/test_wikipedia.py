@@ -38,7 +38,7 @@ def dump(*pages):
         *["== Secret ==", "* secret\n* secret", "# secret [[secret]] ''secret''\n## secret", "; secret : secret"],
         *[": secret <math>x</math>", "{| class=secret\n|-\n| secret || secret\n|}"],
         *["{{Infobox secret\n| a = secret {{b|c}}\n}}", "[[File:secret.jpg|thumb|A secret [[link]] in it]]"],
-        *["[[Category:Secret]]", "[[ファイル:a.jpg|thumb|secret]]\n[[カテゴリ:secret]]", "[[fr:Secret]]"],
+        *["[[Category:Secret]]", "[[ファイル:a.jpg|thumb|secret]]\n[[หมวดหมู่:secret]]", "[[fr:Secret]]"],
         *["<ref>secret</ref><ref name=secret />", "<!-- secret -->", "<gallery>\nsecret.jpg|secret\n</gallery>"],
         *["<syntaxhighlight lang=python>secret</syntaxhighlight>", "{{cite web|title=secret}}"],
         *["__NOTOC__ __SECRET__", "The secret is <math>x^2</math> in it.", "[https://secret.example]"],

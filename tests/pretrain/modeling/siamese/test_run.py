@@ -78,6 +78,7 @@ def test_a_run_is_released_for_sentence_transformers(config, tmp_path):
     ours = embed_packed(model.eval(), load_tokenizer(str(folder)), TEXTS, 32)
     theirs = SentenceTransformer(str(folder), device="cpu").encode(TEXTS, convert_to_tensor=True)
     assert torch.allclose(ours, theirs, atol=1e-5)
+    assert '"pooling_mode_cls_token": false' in (folder / "1_Pooling/config.json").read_text()  # asked for elsewhere
     card = (folder / "README.md").read_text()
     assert 'SentenceTransformer("path/to/this/folder")' in card
     assert f"| pair_mrr | {before:.3f} | {after:.3f} |" in card
