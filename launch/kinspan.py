@@ -14,7 +14,7 @@ from pathlib import Path
 _HERE = Path(__file__).resolve().parent  # kept off the path, where launch/pretrain.py would hide pretrain/
 sys.path[:] = [str(_HERE.parent)] + [p for p in sys.path if Path(p or ".").resolve() != _HERE]
 
-from data_pipeline.core.errors import FILE_SYSTEM_ERRORS, KinspanError
+from data_pipeline.core.errors import FILE_SYSTEM_ERRORS, KinspanError, make_printable
 from data_pipeline.core.progress import set_up_logging
 from pretrain.engine.world import adopt_world, read_world
 
@@ -100,7 +100,7 @@ def show(results: str | Iterable[str] | None) -> None:
     """Prints the results of a command on rank 0."""
     for result in [results] if isinstance(results, str) else results or ():
         if os.environ.get("RANK", "0") == "0":
-            print(result, flush=True)
+            print(make_printable(result) if sys.stdout.isatty() else result, flush=True)
 
 
 def run(main: Callable[[], str | Iterable[str] | None]) -> None:
@@ -138,7 +138,7 @@ def _refuse(text: str) -> None:
     if rank != "0":  # rank 0 usually prints the same error, and the launcher then ends this process
         time.sleep(5)
     where = f"[rank {rank}] " if rank != "0" else ""
-    print(f"{where}error: {' '.join(text.splitlines())}", file=sys.stderr, flush=True)
+    print(f"{where}error: {make_printable(' '.join(text.splitlines()))}", file=sys.stderr, flush=True)
     os._exit(2)  # without waiting for threads or other ranks
 
 

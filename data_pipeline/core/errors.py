@@ -7,6 +7,7 @@ from errno import EACCES, EDQUOT, EEXIST, EISDIR, ENAMETOOLONG, ENOSPC, ENOTDIR,
 FILE_SYSTEM_ERRORS = (EACCES, EDQUOT, EEXIST, EISDIR, ENAMETOOLONG, ENOSPC, ENOTDIR, EPERM, EROFS)
 _NEEDS_TYPE = (TypeError, AttributeError, LookupError, AssertionError)  # their texts say nothing without their types
 _MAX_CHARS = 300
+_CONTROL = re.compile(r"[\0-\x08\x0b-\x1f\x7f-\x9f]")
 _USER = re.compile(r"(?<=://)[^\s/]*@")
 # Up to "::", behind which is a file of an archive, or to a sentence's mark; a "?" without "=" may be a wildcard of S3
 _QUERY = re.compile(r"(https?://[^\s?#]*|\w://[^\s?]*(?=\?[\w.~%-]+=))[?#](?:(?!::|[:;,.)'\"]+(?:\s|$))\S)*")
@@ -15,6 +16,11 @@ _QUERY = re.compile(r"(https?://[^\s?#]*|\w://[^\s?]*(?=\?[\w.~%-]+=))[?#](?:(?!
 def redact(text: str) -> str:
     """Returns the text with its addresses as they are shown and stored: without user name, password and query."""
     return _QUERY.sub(r"\1", _USER.sub("", text)) if "://" in text else text
+
+
+def make_printable(text: str) -> str:
+    """Replaces control characters, which a terminal would interpret, but tabs and line breaks."""
+    return _CONTROL.sub(" ", text)
 
 
 class KinspanError(Exception):

@@ -9,7 +9,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from data_pipeline.core.errors import redact
+from data_pipeline.core.errors import make_printable, redact
 
 PACKAGES = ("data_pipeline", "objectives", "pretrain", "finetune", "serve", "launch", "benchmarks", "__main__")
 LINE_SECONDS = 30.0  # between two lines of progress, and before the first
@@ -23,7 +23,7 @@ class _StderrHandler(logging.Handler):
             prefix = "warning: " if record.levelno == logging.WARNING else ""
             with suppress(OSError):  # a full disk or a closed terminal ends no work
                 write = tqdm.write if sys.stderr.isatty() else print
-                write(prefix + redact(self.format(record)), file=sys.stderr)
+                write(prefix + make_printable(redact(self.format(record))), file=sys.stderr)
 
 
 def write_at_once(line: str) -> None:

@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 BM25 = "BM25"
 ABOUT = f"{BM25} compares all words, in lower case, by their Snowball stems"  # for tables
 WORD = re.compile(rf"[\w{MARKS}]+")
+MAX_WORD = 100  # characters of a word that are compared, so that stored stems cannot fill the memory
 _OPTIONAL = re.compile(f"[{POINTS}\u0640]")  # stress, vowels and long lines of Arabic words; the dot of a lower-case İ
 K1, B = 1.5, 0.75  # the defaults of bm25s
 ENGLISH, UNSTEMMED = "en", "none"
@@ -76,7 +77,9 @@ def stem_word(word: str, language: str) -> str:
 def cut_words(texts: Iterable[str], language: str) -> list[list[str]]:
     """Returns the words of each text as BM25 compares them, see matching.write_bigrams."""
     words = (WORD.findall(write_bigrams(fold_characters(text)).lower()) for text in texts)
-    return [[stem for word in words_of_text if (stem := stem_word(word, language))] for words_of_text in words]
+    return [
+        [stem for word in words_of_text if (stem := stem_word(word[:MAX_WORD], language))] for words_of_text in words
+    ]
 
 
 def index_words(texts: Sequence[str], language: str) -> bm25s.BM25 | None:

@@ -11,7 +11,7 @@ from textwrap import fill
 from typing import TYPE_CHECKING
 
 from data_pipeline.core.command_line import parse, shorten
-from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.errors import KinspanError, make_printable
 from data_pipeline.core.files import make_folder
 from data_pipeline.core.settings import ABOVE_0, setting
 from serve.folder import read_manifest
@@ -110,13 +110,8 @@ def _format_hits(question: dict[str, str], hits: "list[Hit]", as_json: bool) -> 
     lines = [f"\n{shorten(question['question'], WIDTH)}"]
     for rank, hit in enumerate(hits, 1):
         scores = ", ".join(f"{STAGE_NAMES.get(stage, stage)} {score:.4g}" for stage, score in hit.scores.items())
-        lines.append(f"\n{rank:2d}. {_make_printable(hit.id)}  ({scores})")
+        lines.append(f"\n{rank:2d}. {make_printable(hit.id)}  ({scores})")
         texts = (hit.question and f"question: {hit.question}", hit.title and f"title: {hit.title}")
         for text in filter(None, (*texts, shorten(hit.text, MAX_SHOWN), hit.url)):
-            lines.append(fill(_make_printable(text), WIDTH, initial_indent="    ", subsequent_indent="    "))
+            lines.append(fill(make_printable(text), WIDTH, initial_indent="    ", subsequent_indent="    "))
     return "\n".join(lines if hits else [*lines, "  nothing found"])
-
-
-def _make_printable(text: str) -> str:
-    """Replaces control characters, which a terminal would interpret."""
-    return "".join(c if c.isprintable() else " " for c in text)

@@ -37,6 +37,7 @@ DESCRIPTION = "Finds the answers to a question in an index, by a bi-encoder, BM2
 CLIENT_CLOSED_REQUEST = 499
 MAX_K = 20  # maximum number of answers to a question
 MAX_BODY = 64 * 1024  # bytes: enough for the longest question with each character escaped in JSON
+METHODS = ("GET", "HEAD", "POST")
 MAX_DISCARDED = 4 * 1024**2  # bytes of a too large body that are read, so that its sender receives the error
 HEADERS = {
     "cache-control": "no-cache",  # so that a page and its scripts have the same version
@@ -87,6 +88,7 @@ def make_app(
         worker.cancel()
 
     app = FastAPI(title="kinspan search", description=DESCRIPTION, lifespan=lifespan, docs_url=None, redoc_url=None)
+    app.router.redirect_slashes = False  # /metrics would keep each address that is redirected
     _add_errors(app)
     guards = [require_token(settings.token)] if settings.token else []
     routes = APIRouter(dependencies=guards)
@@ -235,6 +237,8 @@ class BodyLimit:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
+        if scope["method"] not in METHODS:  # each would have a line of its own in /metrics
+            return await refuse(405, "no such method")(scope, receive, send)
         declared, arrived, body = int(Headers(scope=scope).get("content-length", 0)), 0, b""
         while max(declared, arrived) <= MAX_DISCARDED:
             message = await receive()

@@ -98,7 +98,7 @@ def unpack_7z(source: SourceFile, is_wanted: Callable[[str], bool]) -> Iterator[
                 archive.extract(folder, targets=targets)
 
         def make_source(name: str, size: int = 0, is_link: bool = False) -> SourceFile:
-            path = Path(folder, name)
+            path = Path(folder, name.lstrip("/"))  # as py7zr unpacks it
 
             def find_beside(beside: str) -> SourceFile | None:
                 return make_source(str(Path(name).with_name(beside))) if path.with_name(beside).is_file() else None

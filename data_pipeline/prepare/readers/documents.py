@@ -30,7 +30,7 @@ _BREAK = re.compile(r"<br\b", re.I)
 _NOTE = re.compile(r"^( *)(?:!!!|\?\?\?\+?|===) +(?=[\w\"])(.*)", re.M)  # of MkDocs; its text is indented as code is
 _ITEM = r"(?:(?:[-*+•]|\(?\w{1,3}[.)])[ \t]+)*"
 _DIRECTIVE = re.compile(rf"^[ \t]*{_ITEM}\.\.[ \t]+(?:\|[^|\n]+\|[ \t]+)?([\w:+.-]+)::", re.M)
-_ROLE = re.compile(r"(?<![\w:]):([\w+.-]+(?::[\w+.-]+)*):`")
+_ROLE = re.compile(r"(?<![\w:]):([\w+.-]{1,50}(?::[\w+.-]{1,50}){0,3}):`")
 _NO_TEXT = re.compile(  # directives whose content is not running text
     r"(?:.*:)?(?:(?:source|parsed|auto|lit|test|ipython|doc|literal|jupyter|plot|tabular|production|highlight|current)"
     r".*|code.*|toctree|index|math|image|figure|graphviz|mermaid|contents|include|raw|rubric|only|ifconfig|meta|cssclass"

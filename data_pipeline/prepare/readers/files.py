@@ -6,7 +6,7 @@ import logging
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -55,6 +55,7 @@ def find_input_files(inputs: list[str]) -> InputFiles:
     passed_suffixes: dict[str, str] = {}  # by path
     for given in inputs:
         key, name = split_prefix(given)
+        _expect_no_prefix([given] if os.path.lexists(given) else [])
         if given == PYTHON_DOCS:
             files[given] = InputFile(given, python_docs.SOURCE_BYTES, python_docs.format_versions())
             continue
@@ -68,6 +69,7 @@ def find_input_files(inputs: list[str]) -> InputFiles:
             name = name if "/" in name else f"./{name}"  # so that a ":" in it does not make a prefix
         prefix = f"{key}:" if key else ""
         store = _Urls(name) if is_url(name) else _LocalFiles(name)
+        _expect_no_prefix([] if key else store.names)
         for top in store.names:
             if not store.is_folder(top):
                 if not store.exists(top):
@@ -81,6 +83,7 @@ def find_input_files(inputs: list[str]) -> InputFiles:
             for path in store.list_files(top):
                 if is_companion(path, key):
                     continue
+                _expect_no_prefix([] if key else [path])
                 below = os.path.relpath(path, top)  # whether ``top`` itself is hidden does not matter
                 reason = find_obstacle(prefix + path) if store.exists(path) else "a broken link"
                 if re.search(r"(?:^|/)\.[^./]", below) or (not key and is_skipped(below)):  # hidden, or no text
@@ -93,6 +96,12 @@ def find_input_files(inputs: list[str]) -> InputFiles:
             if is_empty:
                 raise KinspanError(f"{top}: no file in this folder is of a known format")
     return InputFiles(_disambiguate(list(files.values())), list(unreadable.values()), Counter(passed_suffixes.values()))
+
+
+def _expect_no_prefix(names: Iterable[str]) -> None:
+    """Raises KinspanError if a file that was found is named as if its reader stood first: only users name programs."""
+    if name := next((name for name in names if split_prefix(name)[0]), None):
+        raise KinspanError(f"{name}: what stands before its colon would be its reader: rename it")
 
 
 def refuse_own_output(inputs: list[str], folder: Path) -> None:

@@ -150,6 +150,7 @@ def _read_row_groups(source: SourceFile, part: FilePart | None) -> Rows:
 def _read_batches(source: SourceFile, part: FilePart | None) -> Rows:
     """Reads Arrow's file format, or its stream format, in which Hugging Face data sets are saved."""
     with pa.memory_map(source.path) if source.path else source.open() as opened:
+        source.meter.count_read(source.size if source.path else 0)
         magic = opened.read(6)
         opened.seek(0)
         if magic == b"ARROW1":
@@ -174,6 +175,7 @@ def _list_rows(source: SourceFile, schema: pa.Schema, batches: Iterator[pa.Recor
             is_long = rows.nbytes > reader.MAX_RECORD_BYTES
             for row in [reader.reject_too_long("row", rows.nbytes)] if is_long else rows.to_pylist():
                 number += 1
+                source.meter.count_unpacked(measure_content(row))
                 yield number, row
 
 

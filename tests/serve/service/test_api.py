@@ -241,6 +241,9 @@ def test_metrics_count_what_was_asked(start):
     client = start().client
     client.search("q")
     client.search("")
+    assert client.request("MADE-UP", "/health").status == 405
+    assert client.get("/evaluations/made-up/").status == 404
     text = client.get("/metrics").text.decode()
     for status in ("2xx", "4xx"):
         assert f'http_requests_total{{handler="/search",method="POST",status="{status}"}} 1.0' in text
+    assert "made-up" not in text.lower()  # else anyone could fill the memory

@@ -9,6 +9,8 @@ import tarfile
 import zipfile
 
 import py7zr
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from data_pipeline.prepare.document import Unreadable
@@ -42,6 +44,19 @@ def seven_zipped(files):
         for name, content in files.items():
             archive.writestr(content, name)
     return held.getvalue()
+
+
+def as_table(text, write):
+    """A table of 64 rows of one text, which it holds once."""
+    held = io.BytesIO()
+    column = pa.DictionaryArray.from_arrays(pa.array([0] * 64, pa.int32()), pa.array([text[: 128 << 10].decode()]))
+    write(held, pa.table({"text": column}))
+    return held.getvalue()
+
+
+def write_arrow(out, table):
+    with pa.ipc.new_file(out, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        writer.write_table(table)
 
 
 PACKED = {
@@ -107,7 +122,26 @@ def test_archives_in_archives_end_somewhere(tmp_path):
     assert isinstance(record.content, Unreadable)
 
 
-BOMBS = ["a.txt.gz", "a.jsonl.bz2", "a.txt.xz", "a.jsonl.zst", "a.zip", "a.7z", "a.tar.gz", "sparse.tar", "nested.zip"]
+def test_a_7z_names_no_file_of_the_machine(tmp_path, read, monkeypatch):
+    own = write_file(tmp_path / "own.txt", b"Something private.")
+    monkeypatch.setattr("py7zr.py7zr.check_archive_path", lambda name: True)  # else py7zr writes no such name
+    (document,), _, _ = read(write_file(tmp_path / "a.7z", seven_zipped({str(own): TEXT})))
+    assert document.paragraphs[0] == TEXT.decode().partition("\n")[0]
+
+
+BOMBS = [
+    "a.parquet",
+    "a.arrow",
+    "a.txt.gz",
+    "a.jsonl.bz2",
+    "a.txt.xz",
+    "a.jsonl.zst",
+    "a.zip",
+    "a.7z",
+    "a.tar.gz",
+    "sparse.tar",
+    "nested.zip",
+]
 
 
 @pytest.mark.parametrize("name", BOMBS)
@@ -125,6 +159,8 @@ def test_a_bomb_is_bounded(tmp_path, monkeypatch, name):
         "a.jsonl.bz2": bz2.compress,
         "a.txt.xz": lzma.compress,
         "a.jsonl.zst": zstandard.ZstdCompressor().compress,
+        "a.parquet": lambda text: as_table(text, lambda out, table: pq.write_table(table, out)),
+        "a.arrow": lambda text: as_table(text, write_arrow),
         "sparse.tar": lambda _: (tmp_path / "sparse").read_bytes(),
         "nested.zip": lambda _: zipped({f"{k}.zip": zipped({"a.txt": zeros[: 900 << 10]}) for k in range(8)}),
     }

@@ -111,6 +111,12 @@ def test_a_reader_of_the_users_own_takes_what_follows_its_name(tmp_path, monkeyp
     assert not unknown
     (record,) = registry.read_records(files[0].name)
     assert registry.parse_record(record)[0].paragraphs == ["ABC"]
+    write_file(tmp_path / "data/evil.py", "import os; os.mkdir('harmed')")
+    write_file(tmp_path / "data/evil.py:1.txt", b"abc")
+    for given in ("data", "data/*.txt", "data/evil.py:1.txt"):  # a name that somebody else has chosen runs nothing
+        with pytest.raises(KinspanError, match=r"evil\.py:1\.txt"):
+            find_input_files([given])
+    assert not (tmp_path / "harmed").exists()
 
 
 @pytest.mark.parametrize("content", ["", "1 / 0", "READER = 3", None])
