@@ -47,7 +47,7 @@ WIDTH = 120  # columns of the notes below the tables
 
 # Without those that the command sets: kinspan study has flags for them, and every row has an output folder.
 SETTINGS = {f.name for f in fields(FinetuneConfig)} - {
-    *("data", "transfer", "transfer_targets", "transfer_dir", "output_dir", "local_rank"),
+    *("data", "transfer", "transfer_targets", "transfer_dir", "output_dir", "local_rank")
 }
 COMMON = {"eval_filter", "columns"}  # the same in all rows, which are compared question by question
 ROW_KEYS = {"name", "settings", "paper", "tanda", "stages"}

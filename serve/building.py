@@ -21,15 +21,7 @@ from finetune.evaluation.bm25 import choose_language
 from finetune.ranking.embedder import Embedder, fingerprint_bi_encoder
 
 from .answers import Answer
-from .folder import (
-    MANIFEST,
-    BiEncoderFacts,
-    IndexSettings,
-    Manifest,
-    list_files,
-    lock_index,
-    write_manifest,
-)
+from .folder import MANIFEST, BiEncoderFacts, IndexSettings, Manifest, list_files, lock_index, write_manifest
 from .index import MATRIX, TEXTS, WORDS, Index, iterate_answers, map_matrix, map_texts, write_texts, write_words
 
 logger = logging.getLogger(__name__)
@@ -52,11 +44,7 @@ def find_model(manifest: Manifest, folder: Path, model: str | None = None) -> st
 
 
 def build_index(
-    folder: Path,
-    embedder: Embedder,
-    answers: Sequence[Answer],
-    precision: str = "fp32",
-    language: str | None = None,
+    folder: Path, embedder: Embedder, answers: Sequence[Answer], precision: str = "fp32", language: str | None = None
 ) -> Manifest:
     """Makes an index hold these answers and no others; encodes new texts only. The same call resumes if interrupted."""
     model = BiEncoderFacts(

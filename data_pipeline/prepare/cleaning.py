@@ -184,14 +184,12 @@ def fold_unicode(document: Document, paragraphs: list[str]) -> list[str]:
 
 def strip_html(document: Document, paragraphs: list[str]) -> list[str]:
     """Removes HTML tags and entities that the source left in its text, unless the reader has parsed them."""
-    if document.is_parsed:
-        return paragraphs
-    return [fold_characters(_strip_html(p)) if "<" in p or "&" in p else p for p in paragraphs]
+    return paragraphs if document.is_parsed else [_strip_html(p) if "<" in p or "&" in p else p for p in paragraphs]
 
 
 def _strip_html(text: str) -> str:
     stripped = _strip_tags(text)
-    unescaped = html.unescape(stripped) if _ENTITY.search(stripped) else stripped
+    unescaped = fold_characters(html.unescape(stripped)) if _ENTITY.search(stripped) else stripped
     return unescaped if stripped != text else _strip_tags(unescaped)  # beside tags, "&lt;b&gt;" is text
 
 

@@ -78,13 +78,12 @@ def cut_tasks(files: list[InputFile], settings: str) -> list[InputTask]:
         sizes[-1] += size
         name = piece.file.name.encode("utf-8", "surrogateescape")
         is_full = zlib.crc32(name) / 2**32 * limit < 2 * size
-    return [InputTask(_make_key(group, settings), size, group) for group, size in zip(groups, sizes, strict=True)]
-
-
-def _make_key(pieces: list[Piece], settings: str) -> str:
-    contents = [(asdict(file), part and asdict(part)) for file, part in pieces]
-    text = json.dumps([settings, contents], sort_keys=True)
-    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:24]
+    tasks = []
+    for group, size in zip(groups, sizes, strict=True):
+        contents = [(asdict(file), part and asdict(part)) for file, part in group]
+        key = json.dumps([settings, contents], sort_keys=True).encode("utf-8", "surrogateescape")
+        tasks.append(InputTask(hashlib.sha256(key).hexdigest()[:24], size, group))
+    return tasks
 
 
 def count_buckets(total: int, shard_bytes: int, validation_share: float) -> Buckets:

@@ -21,7 +21,7 @@ from pretrain.modeling.pair_model import holds_no_weights
 from .embedder import Embedder
 from .encode import encode_pairs
 from .fusion import combine, read_fusion
-from .kinds import ADAPTER, BI_ENCODER, CLASSIFIER, CROSS_ENCODER, FUSION, find_kind, load_cross_encoder, read_settings
+from .kinds import ADAPTER, BI_ENCODER, CLASSIFIER, CROSS_ENCODER, FUSION, find_kind, load_cross_encoder
 from .ranker import Ranker, can_pack, find_max_length, load_own_tokenizer, load_trained_ranker
 from .score import score_pairs
 
@@ -117,10 +117,7 @@ def _load_cross_encoder(name_or_dir: str, kind: str, max_length: int | None, pre
     if kind != ADAPTER and holds_no_weights(name_or_dir):
         raise KinspanError(f"--model {name_or_dir} holds no weights: give a trained model")
     name, tokenizer = shorten_name(name_or_dir), load_own_tokenizer(name_or_dir)
-    is_packable = kind == ADAPTER or (
-        can_pack(AutoConfig.from_pretrained(name_or_dir, trust_remote_code=False))
-        and not read_settings(name_or_dir).get("default_prompt_name")  # the library puts it before the question
-    )
+    is_packable = kind == ADAPTER or can_pack(name_or_dir)
     scorer: Ranker | CrossEncoder = load_trained_ranker(name_or_dir) if is_packable else _load_by_library(name_or_dir)
     classifier = scorer.classifier if isinstance(scorer, Ranker) else scorer.transformers_model
     length = max_length or find_max_length(name_or_dir)

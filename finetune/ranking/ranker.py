@@ -111,11 +111,13 @@ def load_ranker(name_or_dir: str, seed: int = 0, positive_share: float = 0.5, fr
     return Ranker(classifier)
 
 
-def can_pack(config: PretrainedConfig) -> bool:
-    """Returns whether a classifier can read packed pairs: it is one of FAMILIES, and its head reads the first token."""
-    family = FAMILIES.get(config.model_type)
+def can_pack(name_or_dir: str) -> bool:
+    """Returns whether a classifier can read packed pairs: it is one of FAMILIES, its head reads the first token, and
+    sentence-transformers puts no prompt before its questions."""
+    config = AutoConfig.from_pretrained(name_or_dir, trust_remote_code=False)
+    family, prompt = FAMILIES.get(config.model_type), read_settings(name_or_dir).get("default_prompt_name")
     is_known = family is not None and config.architectures == [family.classifier] and config.num_labels in (1, 2)
-    return is_known and getattr(config, "classifier_pooling", "cls") == "cls"
+    return is_known and getattr(config, "classifier_pooling", "cls") == "cls" and not prompt
 
 
 def load_trained_ranker(name_or_dir: str) -> Ranker:

@@ -81,10 +81,7 @@ def main() -> Iterator[str]:
         if wrong := next((name for name in ids if not is_trec_id(name)), None):
             raise KinspanError(f"--run {config.run}: the id {wrong!r} is empty or has white space")
     search = partial(
-        searcher.search,
-        rerank_k=config.rerank_k,
-        first_stage=config.first_stage,
-        candidates=config.candidates,
+        searcher.search, rerank_k=config.rerank_k, first_stage=config.first_stage, candidates=config.candidates
     )
     if config.questions:
         k = config.k or (RUN_HITS if config.run else SHOWN_HITS)

@@ -57,6 +57,10 @@ FINETUNE = {
     "micro_batch_size": 4,
     "precision": "fp32",
 }
+SETS, QUESTIONS = "files={ground}/sets", ["{ground}/nq.jsonl"]
+MODEL_AND_OUT = {"model": "{ground}/model", "output_dir": "out"}
+PREPARE = {"input": ["{ground}/docs.jsonl"], "tokenizer": "{ground}/model", "output_dir": "out"}
+EVALUATE = {"model": ["{ground}/model"], "data": SETS, "max_length": 32, "output_dir": "out"}
 CORPUS = ("corpus/manifest.json", "corpus/tokenizer/tokenizer.json", "corpus/tokenizer/tokenizer_config.json")
 MODEL = ("model/config.json", "model/tokenizer_config.json", "model/model.safetensors")
 ADAPTER = ("beer/adapter.json", "beer/adapter.safetensors", "beer/pair_head.safetensors")
@@ -70,35 +74,14 @@ COMMANDS: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
     "rtd": ("pretrain", PRETRAIN | {"model": "{ground}/electra", "generator": "1/2", "dry_run": True}, ()),
     "finetune": ("finetune", FINETUNE, ("sets/train.jsonl", "sets/dev.jsonl", *MODEL)),
     "again": ("finetune", FINETUNE | {"output_dir": "{ground}/tuned"}, tuple(f"tuned/{name}" for name in TUNED)),
-    "prepare": (
-        "prepare",
-        {"input": ["{ground}/docs.jsonl"], "tokenizer": "{ground}/model", "output_dir": "out"},
-        ("docs.jsonl",),
-    ),
+    "prepare": ("prepare", PREPARE, ("docs.jsonl",)),
     "release": ("release", {"run_dir": "{ground}/run", "output_dir": "out"}, tuple(f"run/{name}" for name in RUN)),
-    "evaluate": (
-        "evaluate",
-        {"model": ["{ground}/model"], "data": "files={ground}/sets", "max_length": 32, "output_dir": "out"},
-        ("sets/test.jsonl", *MODEL),
-    ),
-    "study": (
-        "study",
-        {
-            "study": "{ground}/study.yaml",
-            "data": ["files={ground}/sets"],
-            "model": "{ground}/model",
-            "output_dir": "out",
-        },
-        ("study.yaml",),
-    ),
+    "evaluate": ("evaluate", EVALUATE, ("sets/test.jsonl", *MODEL)),
+    "study": ("study", {"study": "{ground}/study.yaml", "data": [SETS], **MODEL_AND_OUT}, ("study.yaml",)),
     "merge": ("merge_adapter", {"adapter": "{ground}/beer", "output_dir": "out"}, ADAPTER),
     "inspect_corpus": ("inspect_corpus", {"corpus": "{ground}/corpus", "sample": 2}, CORPUS),
     "inspect_pairs": ("inspect_pairs", {"corpus": "{ground}/corpus", "count": 2}, CORPUS),
-    "build_asnq": (
-        "build_asnq",
-        {"train": ["{ground}/nq.jsonl"], "dev": ["{ground}/nq.jsonl"], "output_dir": "out"},
-        ("nq.jsonl",),
-    ),
+    "build_asnq": ("build_asnq", {"train": QUESTIONS, "dev": QUESTIONS, "output_dir": "out"}, ("nq.jsonl",)),
 }
 # A text of Python's own tells the user nothing, unless it is quoted, by its type.
 PYTHONS = "has no attribute|NoneType|not supported between|unexpected keyword|object is not|invalid literal"

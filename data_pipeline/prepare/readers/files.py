@@ -6,7 +6,7 @@ import logging
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -54,8 +54,7 @@ def find_input_files(inputs: list[str]) -> InputFiles:
     unreadable: dict[str, tuple[InputFile, str]] = {}
     passed_suffixes: dict[str, str] = {}  # by path
     for given in inputs:
-        key, name = split_prefix(given)
-        _expect_no_prefix([given] if os.path.lexists(given) else [])
+        key, name = ("", given) if os.path.lexists(given) else split_prefix(given)
         if given == PYTHON_DOCS:
             files[given] = InputFile(given, python_docs.SOURCE_BYTES, python_docs.format_versions())
             continue
@@ -69,7 +68,6 @@ def find_input_files(inputs: list[str]) -> InputFiles:
             name = name if "/" in name else f"./{name}"  # so that a ":" in it does not make a prefix
         prefix = f"{key}:" if key else ""
         store = _Urls(name) if is_url(name) else _LocalFiles(name)
-        _expect_no_prefix([] if key else store.names)
         for top in store.names:
             if not store.is_folder(top):
                 if not store.exists(top):
@@ -83,11 +81,11 @@ def find_input_files(inputs: list[str]) -> InputFiles:
             for path in store.list_files(top):
                 if is_companion(path, key):
                     continue
-                _expect_no_prefix([] if key else [path])
                 below = os.path.relpath(path, top)  # whether ``top`` itself is hidden does not matter
                 reason = find_obstacle(prefix + path) if store.exists(path) else "a broken link"
                 if re.search(r"(?:^|/)\.[^./]", below) or (not key and is_skipped(below)):  # hidden, or no text
-                    passed_suffixes[path] = _name_suffix(path)
+                    suffixes = Path(path).suffixes[-2 if is_compressed(path) else -1 :]
+                    passed_suffixes[path] = "".join(suffixes) or name_file(path)
                 elif not reason:
                     is_empty = False
                     files[prefix + store.identify(path)] = replace(store.stat(prefix, path), folder=folder)
@@ -98,10 +96,11 @@ def find_input_files(inputs: list[str]) -> InputFiles:
     return InputFiles(_disambiguate(list(files.values())), list(unreadable.values()), Counter(passed_suffixes.values()))
 
 
-def _expect_no_prefix(names: Iterable[str]) -> None:
+def _expect_no_prefix(names: list[str]) -> list[str]:
     """Raises KinspanError if a file that was found is named as if its reader stood first: only users name programs."""
     if name := next((name for name in names if split_prefix(name)[0]), None):
         raise KinspanError(f"{name}: what stands before its colon would be its reader: rename it")
+    return names
 
 
 def refuse_own_output(inputs: list[str], folder: Path) -> None:
@@ -152,7 +151,7 @@ class _LocalFiles:
         return os.path.abspath(name)
 
     def __init__(self, name: str) -> None:
-        self.names = expand_glob(name) or [name]
+        self.names = _expect_no_prefix(expand_glob(name)) or [name]
 
     def list_files(self, folder: str) -> list[str]:
         """Lists all files below a folder, sorted, including broken links.
@@ -178,7 +177,8 @@ class _LocalFiles:
                     paths += [os.path.join(parent, name) for name in names]
                     links += [path for name in folders if os.path.islink(path := os.path.join(parent, name))]
             queue = sorted(links)
-        return sorted((p for p in paths if os.path.isfile(p) or not os.path.exists(p)), key=lambda p: p.split("/"))
+        paths = [path for path in paths if os.path.isfile(path) or not os.path.exists(path)]
+        return sorted(_expect_no_prefix(paths), key=lambda path: path.split("/"))
 
     def stat(self, prefix: str, name: str) -> InputFile:
         """Returns an InputFile; ``modified`` joins the times of the file, its companions and the reader's .py file."""
@@ -243,9 +243,3 @@ class _Urls:
 
 def _name_folder(path: str) -> str:
     return name_file(path.rstrip("/") if is_url(path) else os.path.abspath(path))
-
-
-def _name_suffix(name: str) -> str:
-    """Returns a file's suffix, with that of its compression, such as ``.csv.gz``; its name if it has none."""
-    path = Path(name)
-    return (Path(path.stem).suffix + path.suffix if is_compressed(name) else path.suffix) or path.name

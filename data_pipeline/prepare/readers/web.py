@@ -187,10 +187,8 @@ def _read_page(record: "ArcWarcRecord") -> dict | Rejected:
     url = (record.rec_headers.get_header("WARC-Target-URI") or record.rec_headers.get_header("uri") or "").strip("<>")
     if truncated := record.rec_headers.get_header("WARC-Truncated"):
         return Rejected(f"the page was truncated when it was fetched ({truncated})", len(content))
-    encodings = ["utf-8", *_CHARSET.findall(kind)]  # a page may state another one than its server
-    if _LATIN_1.search(kind) and not _STATED.search(content[:2048]):
-        encodings.append("cp1252")  # as browsers read it
-    for encoding in encodings:
+    is_latin = _LATIN_1.search(kind) and not _STATED.search(content[:2048])  # browsers read cp1252 then
+    for encoding in ("utf-8", *_CHARSET.findall(kind), *["cp1252"] * bool(is_latin)):  # a page may state another one
         with contextlib.suppress(LookupError, ValueError):
             content = content.decode(encoding).encode()
             break

@@ -90,7 +90,7 @@ def test_askubuntu_trains_on_what_has_a_text(tmp_path):
     lines = ["9\t12 12 77\t11 13 11 9", "78\t9\t13", "12\t11\t13 11"]
     data = load_split(askubuntu(tmp_path, "\n".join(lines) + "\n\n", "train"), "train")
     assert [(q, a, label) for q, _, a, _, label in rows_of(data)] == [
-        *[("9", "11", 0), ("9", "13", 0), ("9", "12", 1), ("12", "13", 0), ("12", "11", 1)],
+        *[("9", "11", 0), ("9", "13", 0), ("9", "12", 1), ("12", "13", 0), ("12", "11", 1)]
     ]
 
 

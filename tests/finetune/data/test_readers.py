@@ -72,7 +72,7 @@ def test_insuranceqa_takes_answers_and_negatives(tmp_path):
     spec = f"insuranceqa={tmp_path}"
     data = load_split(spec, "dev")
     assert rows_of(data) == [
-        *[("7", "how?", "3", "text 3", 1), ("7", "how?", "0", "text 0", 0), ("7", "how?", "4", "text 4", 0)],
+        *[("7", "how?", "3", "text 3", 1), ("7", "how?", "0", "text 0", 0), ("7", "how?", "4", "text 4", 0)]
     ]
     for odd in ({"answers": "34"}, {"answers": None}, {"negatives": ["9"]}, {"negatives": [{"aid": "3"}]}):
         (tmp_path / "valid.jsonl").write_text(json.dumps(questions[0] | odd) + "\n")

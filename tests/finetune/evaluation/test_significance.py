@@ -4,13 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import ttest_ind, ttest_rel
 
-from finetune.evaluation.significance import (
-    DRAWS,
-    compare,
-    compare_rows,
-    compare_runs,
-    correct_holm,
-)
+from finetune.evaluation.significance import DRAWS, compare, compare_rows, compare_runs, correct_holm
 
 
 @pytest.fixture(autouse=True)

@@ -115,7 +115,7 @@ def test_a_run_is_written_as_it_is_ranked(tmp_path):
     assert trec.read_run(path) == {question: scores for question, scores in rankings.items() if scores}
     lines = [line.split() for line in path.read_text().splitlines()]
     assert [(line[2], line[3], line[5]) for line in lines] == [  # equal scores by falling id
-        *[("c", "1", "my_tag"), ("b", "2", "my_tag"), ("a", "3", "my_tag"), ("a", "1", "my_tag")],
+        *[("c", "1", "my_tag"), ("b", "2", "my_tag"), ("a", "3", "my_tag"), ("a", "1", "my_tag")]
     ]
 
 

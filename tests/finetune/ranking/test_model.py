@@ -146,12 +146,6 @@ def test_a_cross_encoder_with_a_prompt_of_its_own(made, data, tmp_path):
     assert not np.allclose(expected, score_answers(str(made("bert")), data), atol=1e-3)
 
 
-def test_a_head_that_read_the_mean_of_the_tokens_is_told(made, caplog):
-    load_ranker(str(made("modernbert", classifier_pooling="mean")), 1)
-    load_ranker(str(made("modernbert", classifier_pooling="cls")), 1)
-    assert [record.levelname for record in caplog.records].count("WARNING") == 1
-
-
 def test_what_cannot_score(made, bi_encoder, data):
     positions = str(made("bert", max_position_embeddings=16))
     nan = bi_encoder()
@@ -187,10 +181,13 @@ def test_two_labels_fine_tune_and_save_as_one_logit(family, made, data, tmp_path
     np.testing.assert_allclose(score_answers(str(tmp_path / "one"), data, MAX_LENGTH), expected, atol=1e-5)
 
 
-def test_a_head_of_three_labels_starts_fresh(made, caplog):
+def test_what_a_head_loses_is_told(made, caplog):
     caplog.set_level("INFO")
     assert load_ranker(str(made("bert", num_labels=3))).classifier.classifier.out_features == 1
     assert "starts fresh" in caplog.text
+    for pooling in ("mean", "cls"):  # of which training reads the second
+        load_ranker(str(made("modernbert", classifier_pooling=pooling)))
+    assert [record.levelname for record in caplog.records].count("WARNING") == 1
 
 
 def test_a_ranker_states_the_length_that_it_was_trained_on(made, data, tmp_path):

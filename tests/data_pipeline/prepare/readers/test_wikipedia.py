@@ -205,5 +205,5 @@ def test_what_is_broken_in_wikiextractors_output_is_named(tmp_path, read):
     documents, rejected, _ = read(write_file(tmp_path / "wiki_00", content))
     assert [d.id for d in documents] == ["1"]
     assert [reason.partition(":")[0] for reason in rejected] == [
-        *["not between <doc ...> and </doc>", "<doc ...> has no id", "not JSON", "cannot read on"],
+        *["not between <doc ...> and </doc>", "<doc ...> has no id", "not JSON", "cannot read on"]
     ]
