@@ -32,33 +32,13 @@ from tests.synthetic import write_model
 
 LAUNCHER_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 SMALL = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
-PRETRAIN = {
-    "corpus": "{ground}/corpus",
-    "model": "{ground}/config",
-    "output_dir": "out",
-    "max_steps": 1,
-    "warmup_steps": 0,
-    "eval_pairs": 5,
-    "global_batch_size": 4,
-    "micro_batch_size": 2,
-    "max_length": 32,
-    "precision": "fp32",
-    "deepspeed_config": "{ground}/ds.json",
-}
-FINETUNE = {
-    "data": "files={ground}/sets",
-    "model": "{ground}/model",
-    "output_dir": "out",
-    "seeds": 1,
-    "epochs": 1,
-    "max_steps": 1,
-    "max_length": 32,
-    "batch_size": 4,
-    "micro_batch_size": 4,
-    "precision": "fp32",
-}
 SETS, QUESTIONS = "files={ground}/sets", ["{ground}/nq.jsonl"]
 MODEL_AND_OUT = {"model": "{ground}/model", "output_dir": "out"}
+PRETRAIN = {"corpus": "{ground}/corpus", "model": "{ground}/config", "output_dir": "out", "precision": "fp32"}
+PRETRAIN |= {"max_steps": 1, "warmup_steps": 0, "eval_pairs": 5, "global_batch_size": 4, "micro_batch_size": 2}
+PRETRAIN |= {"max_length": 32, "deepspeed_config": "{ground}/ds.json"}
+FINETUNE = {**MODEL_AND_OUT, "data": SETS, "seeds": 1, "epochs": 1, "max_steps": 1, "max_length": 32}
+FINETUNE |= {"batch_size": 4, "micro_batch_size": 4, "precision": "fp32"}
 PREPARE = {"input": ["{ground}/docs.jsonl"], "tokenizer": "{ground}/model", "output_dir": "out"}
 EVALUATE = {"model": ["{ground}/model"], "data": SETS, "max_length": 32, "output_dir": "out"}
 CORPUS = ("corpus/manifest.json", "corpus/tokenizer/tokenizer.json", "corpus/tokenizer/tokenizer_config.json")
