@@ -38,7 +38,7 @@ def test_help_teaches(entry, tmp_path):
 
 
 def test_a_refusal_is_one_line_and_status_2(tmp_path):
-    done = run(*program_of("evaluate"), "--run", "absent\x1b[31m", "--qrels", "absent", cwd=tmp_path)
+    done = run(*program_of("evaluate"), "--run", "absent", "--qrels", "absent\x1b[31m", cwd=tmp_path)
     assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1)
     assert done.stderr.strip().isprintable()  # a terminal would turn red
 

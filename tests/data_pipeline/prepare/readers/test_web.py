@@ -96,7 +96,7 @@ def test_a_page_is_in_the_encoding_that_its_server_states(shared, read):
 
 
 def test_a_page_in_latin_1_that_only_its_server_states(tmp_path, read):
-    text = "Myös nimellä Jämsä tunnettu kylä sijaitsee järven rannalla, ja siellä käy kesäisin paljon väkeä."
+    text = "El perro causó daños en el jardín del señor Muñoz, que está muy enojado con el dueño."
     head = "HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=ISO-8859-1\r\n\r\n"
     page = f"<html><body><article><p>{text}</p><p>{text[5:]}</p></article></body></html>".encode("cp1252")
     (document,), _, _ = read(write_file(tmp_path / "a.warc", b"".join(crawl([page], head=head))))
