@@ -19,10 +19,8 @@ CJK_CHARS = 3  # what ``count_chars`` counts for one
 THRESHOLD = 0.7  # the share of its n-grams that makes a sentence known (Chowdhery et al., 2022, "PaLM", section 8)
 
 # Thai, Lao, Burmese, Khmer, Japanese and Chinese put no spaces between words: there each character counts as a word.
-UNSPACED = (
-    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"
-    "\u3005-\u3007\u3041-\u3096\u30a1-\u30fa\u30fc-\u30fe\u3400-\u4dbf\u4e00-\u9fff\U00020000-\U000323af"
-)
+CJK = "\u3005-\u3007\u3041-\u3096\u30a1-\u30fa\u30fc-\u30fe\u3400-\u4dbf\u4e00-\u9fff\U00020000-\U000323af"
+UNSPACED = f"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff{CJK}"
 _PAIRED = f"{UNSPACED}\uac00-\ud7a3"  # also Hangul, whose words end with particles
 # Combining accents, Hebrew and Arabic points; then Syriac and Thaana points and the scripts from Hindi to Khmer without
 # their full stops: ``\w`` does not match marks, and would cut a Hindi word at each vowel sign.

@@ -100,7 +100,7 @@ def show(results: str | Iterable[str] | None) -> None:
     """Prints the results of a command on rank 0."""
     for result in [results] if isinstance(results, str) else results or ():
         if os.environ.get("RANK", "0") == "0":
-            print(make_printable(result) if sys.stdout.isatty() else result, flush=True)
+            print(make_printable(result) if sys.stdout and sys.stdout.isatty() else result, flush=True)
 
 
 def run(main: Callable[[], str | Iterable[str] | None]) -> None:

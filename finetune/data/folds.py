@@ -1,5 +1,6 @@
 """Folds of questions for cross-validation: questions that are alike stay together."""
 
+import re
 from collections.abc import Collection, Iterator, Sequence
 from itertools import chain
 
@@ -7,7 +8,7 @@ import numpy as np
 from scipy.sparse import coo_matrix, csr_matrix
 from scipy.sparse.csgraph import connected_components
 
-from data_pipeline.matching import list_words
+from data_pipeline.matching import CJK, list_words
 
 from .answers import AnswerSet
 
@@ -20,9 +21,10 @@ def pair_similar(first: Sequence[str], second: Sequence[str]) -> tuple[np.ndarra
     """Returns the pairs of similar texts: their indices in ``first`` and in ``second``, ``[P]`` each.
 
     Texts are similar if their sets of words have a Jaccard index of ``SIMILAR`` or more, whatever their case,
-    order and punctuation. A text without a word is similar to none.
+    order and punctuation; a Chinese or Japanese character is a word. A text without a word is similar to none.
     """
-    words = [[set(list_words(text)) for text in texts] for texts in (first, second)]
+    spaced = [[re.sub(f"[{CJK}]", r" \g<0> ", text) for text in texts] for texts in (first, second)]
+    words = [[set(list_words(text)) for text in texts] for texts in spaced]
     column_of = {word: column for column, word in enumerate(set(chain.from_iterable(chain(*words))))}
     left, right = (_count_words(sets, column_of) for sets in words)
     sizes = np.array([len(one) for one in words[1]])

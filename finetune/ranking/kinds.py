@@ -59,7 +59,7 @@ def find_kind(name_or_dir: str) -> str:
 
 def refuse_fusion(name_or_dir: str) -> None:
     """Raises KinspanError for a fusion, whose own folder holds only one of its models."""
-    if find_kind(name_or_dir) == FUSION:
+    if not is_adapter(name_or_dir) and (Path(name_or_dir) / FUSION_FILE).is_file():
         raise KinspanError(f"--model {name_or_dir} is a fusion: give one of the models it was made from")
 
 

@@ -150,7 +150,7 @@ def _read_row_groups(source: SourceFile, part: FilePart | None) -> Rows:
 def _read_batches(source: SourceFile, part: FilePart | None) -> Rows:
     """Reads Arrow's file format, or its stream format, in which Hugging Face data sets are saved."""
     with pa.memory_map(source.path) if source.path else source.open() as opened:
-        source.meter.count_read(source.size if source.path else 0)
+        source.meter.count_read(source.size if source.path and "::" not in source.name else 0)
         magic = opened.read(6)
         opened.seek(0)
         if magic == b"ARROW1":

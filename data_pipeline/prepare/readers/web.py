@@ -34,7 +34,7 @@ _LINE_BREAKS = re.compile(r"<br\b[^<>]*>(?:(?:\s|&nbsp;)*<br\b[^<>]*>)+", re.I)
 _BLANK_LINE = "\ufdd0"  # no character; trafilatura keeps it, and makes one break of many, and spaces of line ends
 _PAGES = ("text/html", "application/xhtml+xml")
 _CHARSET = re.compile(r"charset\s*=\s*[\"']?(?!iso-8859-1\b)([\w-]+)", re.I)  # Latin-1 is stated of what it is not
-_LATIN_1, _STATED = re.compile("iso-8859-1\\b", re.I), re.compile(rb"charset|encoding", re.I)
+_NOT_LATIN = re.compile(rb"^.{,2048}(?i:charset|encoding)|[\x80-\xff]{4}", re.S)  # it states another; Greek or Chinese
 
 
 def _parse_page(record: Record, keep_code: bool = False) -> list[Document]:
@@ -187,7 +187,7 @@ def _read_page(record: "ArcWarcRecord") -> dict | Rejected:
     url = (record.rec_headers.get_header("WARC-Target-URI") or record.rec_headers.get_header("uri") or "").strip("<>")
     if truncated := record.rec_headers.get_header("WARC-Truncated"):
         return Rejected(f"the page was truncated when it was fetched ({truncated})", len(content))
-    is_latin = _LATIN_1.search(kind) and not _STATED.search(content[:2048])  # browsers read cp1252 then
+    is_latin = "iso-8859-1" in kind.lower() and not _NOT_LATIN.search(content)  # browsers read cp1252 then
     for encoding in ("utf-8", *_CHARSET.findall(kind), *["cp1252"] * bool(is_latin)):  # a page may state another one
         with contextlib.suppress(LookupError, ValueError):
             content = content.decode(encoding).encode()

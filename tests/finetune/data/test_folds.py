@@ -23,6 +23,7 @@ def test_wording_is_alike_whatever_case_order_and_punctuation():
     assert not {(4, 4), (5, 5)} & pairs
     thai = ["ประเทศไทยมีเมืองหลวงชื่อกรุงเทพมหานคร", "กรุงเทพมหานครชื่อเมืองหลวงมีประเทศไทย", "มหานครเมืองไทยมีชื่อหลวงกรุงเทพประเทศ"]
     assert 1 not in pair_similar(thai[:1], thai[1:])[1]  # the letters are the same, the words are not
+    assert pair_similar(["车险理赔需要多长时间"], ["车险理赔需要多少时间"])[0].tolist() == [0]
     assert [len(indices) for indices in pair_similar(first, [])] == [0, 0]
 
 

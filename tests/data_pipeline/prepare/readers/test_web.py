@@ -96,11 +96,13 @@ def test_a_page_is_in_the_encoding_that_its_server_states(shared, read):
 
 
 def test_a_page_in_latin_1_that_only_its_server_states(tmp_path, read):
-    text = "El perro causó daños en el jardín del señor Muñoz, que está muy enojado con el dueño."
+    texts = {"cp1252": "El perro causó daños en el jardín del señor Muñoz, que está muy enojado con el dueño."}
+    texts |= {"cp1251": "Страхование жизни и здоровья нужно каждому человеку, который любит свою семью и работу."}
     head = "HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=ISO-8859-1\r\n\r\n"
-    page = f"<html><body><article><p>{text}</p><p>{text[5:]}</p></article></body></html>".encode("cp1252")
-    (document,), _, _ = read(write_file(tmp_path / "a.warc", b"".join(crawl([page], head=head))))
-    assert document.paragraphs[0] == text
+    for encoding, text in texts.items():
+        page = f"<html><body><article><p>{text}</p><p>{text[5:]}</p></article></body></html>".encode(encoding)
+        (document,), _, _ = read(write_file(tmp_path / "a.warc", b"".join(crawl([page], head=head))))
+        assert document.paragraphs[0] == text
 
 
 def test_of_a_crawl_only_a_page_that_cannot_be_unpacked_is_lost(tmp_path, read, monkeypatch):
