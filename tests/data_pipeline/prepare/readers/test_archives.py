@@ -159,6 +159,13 @@ def test_a_bomb_is_bounded(tmp_path, monkeypatch, name):
     assert sum(len(record.content) for record in records if isinstance(record.content, bytes)) < 2 << 20
 
 
+def test_a_table_of_usual_text_is_no_bomb(tmp_path, monkeypatch):
+    monkeypatch.setattr(reader, "MIN_BOMB_BYTES", 1 << 10)
+    for name, write in (("a.arrow", write_feather), ("a.parquet", pq.write_table)):
+        write(pa.table({"text": [TEXT.decode() * 9] * 40}), str(tmp_path / name))
+        assert len([record for record in read_records(str(tmp_path / name)) if "text" in record.content]) == 40
+
+
 def test_links_in_archives_are_not_followed_and_are_named(tmp_path, read):
     held = io.BytesIO()
     with tarfile.open(fileobj=held, mode="w") as archive:
