@@ -51,9 +51,10 @@ def title(row: Row, drawn: bool = True) -> str:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Returns a table in Markdown."""
+    """Returns a table in Markdown, without its empty columns."""
+    kept = [column for column, cells in enumerate(zip(*rows, strict=True)) if any(cells)]
     rule = ["---", *["---:"] * (len(header) - 1)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in (header, rule, *rows))
+    return "\n".join(f"| {' | '.join(line[column] for column in kept)} |" for line in (header, rule, *rows))
 
 
 def short(value: float) -> str:
@@ -182,11 +183,12 @@ TABLES = {
     "secondary": lambda: list_comparisons("secondary"),
     "rampart": lambda: list_rows("rampart", ("selqa", "wikiqa", "trecqa")),
     "rampart curve": lambda: list_curve("rampart", ("none-0", "ssp-51200")),
+    "distilbert": lambda: list_rows("distilbert", ("selqa", "wikiqa")),
     "minilm primary": lambda: list_comparisons("minilm primary"),
     "minilm secondary": lambda: list_comparisons("minilm secondary", least=3),
     "minilm": lambda: list_rows("minilm", ("selqa", "wikiqa"), least=3),
     "minilm, other sets": lambda: list_rows("minilm", ("trecqa", "insuranceqa")),
-    "scratch": lambda: list_rows("scratch", ("selqa", "wikiqa"), least=3),
+    "scratch": lambda: list_rows("scratch", ("selqa", "wikiqa"), least=5),
 }
 
 
