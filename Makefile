@@ -14,6 +14,8 @@ require = @test -n "$($(1))" || { echo "error: name $(2): make $@ $(1)=..." >&2;
 
 # A marker, so that only a change of what is installed installs again.
 $(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "error: $(PYTHON) is older than Python 3.11: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -qq -c constraints.txt -e '.[dev]'
 	touch $@

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from data_pipeline.core.default_model import default_model, resolve_model
+from data_pipeline.core.default_model import default_model, name_installed, resolve_model
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import read_yaml, write_atomically
 from data_pipeline.core.settings import convert_setting, get_identity_settings, make_config
@@ -247,7 +247,7 @@ def _plan_row(context: StudyContext, row: StudyRow, spec: str) -> PlannedRow:
     expect_data(config.train_data)
     start = str(resolve_model(config.model) if config.model else default_model())
     stages: list[PlannedStage] = []
-    history: list[Any] = [start]
+    history: list[Any] = [name_installed(start)]
     for kind, stage_settings in row.stages:
         filled = fill_names(stage_settings, {**study.where, **context.where})
         model = str(stages[-1].model) if stages else start
@@ -269,7 +269,7 @@ def _plan_stage(
         if context.pretrain is None:
             raise KinspanError("stages: this study was started without a runner of pretrain")
         settings = {"model": model, **settings}
-        folder = name_folder(settings)
+        folder = name_folder({**settings, "model": name_installed(settings["model"])})
         return PlannedStage(f"{kind} {folder}", folder / RELEASE, context.pretrain(settings, folder))
     common = {**context.study.settings, **context.overrides}
     fixed = {"data": spec, "model": model, "seed": [SEED], "output_dir": "-"}

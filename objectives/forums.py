@@ -31,8 +31,7 @@ NUM_DRAWS = -(-TRIES // 4) * 4  # per question: one for each try of the negative
 
 def view_questions(shard: Shard, *texts: TextColumn) -> Shard:
     """Returns a view of the questions that have all of these texts."""
-    filled = np.stack([text.lengths > 0 for text in texts]).all(axis=0)
-    return view_texts(shard, np.flatnonzero(filled), list(texts))
+    return view_texts(shard, np.flatnonzero(np.stack([text.lengths > 0 for text in texts]).all(axis=0)), list(texts))
 
 
 make_forum_objective = partial(

@@ -33,8 +33,7 @@ NUM_DRAWS = -(-(FOR_POSITIVE + TRIES * NUM_NEGATIVES * PER_TRY) // 4) * 4
 
 def index_by_min_sentences(block: Block) -> ClassIndex:
     """Returns an index: class c, 1 .. MAX_B, has the paragraphs of at least max(c, 2) sentences; class 0 has all."""
-    min_sentences = np.array([0, 2, *range(2, MAX_B + 1)], dtype=np.int32)
-    return ClassIndex(block.num_sentences >= min_sentences[:, None])
+    return ClassIndex(block.num_sentences >= np.array([0, 2, *range(2, MAX_B + 1)], dtype=np.int32)[:, None])
 
 
 def sample(block: Block, anchors: np.ndarray, random_bits: np.ndarray, matched: bool = True) -> Pairs:

@@ -124,8 +124,7 @@ def to_tensors(batch: Batch, device: torch.device) -> Inputs:
         copied = pinned.buffer.to(device, non_blocking=True)
         spans = {name: (offset, offset + arrays[name].nbytes) for name, offset in pinned.offsets.items()}
         arrays = {name: copied[a:b].view(arrays[name].dtype) for name, (a, b) in spans.items()}
-    longest = int((batch.starts[1:] - batch.starts[:-1]).max())
-    return {**arrays, "max_length": longest}
+    return {**arrays, "max_length": int((batch.starts[1:] - batch.starts[:-1]).max())}
 
 
 def make_largest_batch(stream: PairStream, num_pairs: int) -> Batch:

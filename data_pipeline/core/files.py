@@ -10,6 +10,7 @@ import socket
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from errno import ENOLCK, ENOSYS, ENOTSUP
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -98,12 +99,27 @@ def make_folder(folder: Path) -> None:
         raise KinspanError(f"--output_dir {folder} cannot be made: {error.strerror}") from error
 
 
+def lock_handle(handle: int, folder: Path, how: int) -> None:
+    """Locks an open file of this folder, or warns that its storage has no locks. ``how``: as of fcntl.flock"""
+    try:
+        fcntl.flock(handle, how)
+    except OSError as error:
+        if error.errno not in (ENOLCK, ENOSYS, ENOTSUP):
+            raise
+        _note_no_locks(folder)
+
+
+@cache
+def _note_no_locks(folder: Path) -> None:  # once, not for each of a cache's files
+    log.warning("%s: this storage has no locks; write to it from one process alone", folder)
+
+
 @contextmanager
 def hold_lock(path: Path, wait: bool = True) -> Iterator[int]:
     """Holds an exclusive lock on a file, created if missing. Without ``wait``, raises BlockingIOError if taken."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        lock_handle(handle, path.parent, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         yield handle
     finally:
         os.close(handle)
@@ -117,10 +133,6 @@ def lock_file(path: Path, in_use: str) -> Iterator[None]:
             stack.enter_context(hold_lock(path, wait=False))
         except BlockingIOError as error:
             raise KinspanError(in_use) from error
-        except OSError as error:
-            if error.errno not in (ENOLCK, ENOSYS, ENOTSUP):
-                raise
-            log.warning("%s: this storage has no locks; write to it from one process alone", path.parent)
         yield
 
 

@@ -57,8 +57,7 @@ class Benchmark:
         entries = np.repeat(self._starts[grams] - np.cumsum(lengths) + lengths, lengths) + np.arange(lengths.sum())
         candidates = np.stack([np.repeat(documents, lengths), self._rows[entries]])
         pairs, num_found = np.unique(candidates, axis=1, return_counts=True)
-        is_enough = num_found >= THRESHOLD * self.num_grams[pairs[1]]
-        return dict(pairs.T[is_enough].tolist())
+        return dict(pairs.T[num_found >= THRESHOLD * self.num_grams[pairs[1]]].tolist())
 
     def fingerprint(self) -> str:
         """Returns a hash of the texts."""

@@ -138,8 +138,7 @@ def write_signatures(texts: Iterator[str], folder: Path) -> None:
             signatures = np.array([super(Signature, self).get_signature(piece) for piece in pieces], dtype=np.uint64)
             return signatures.min(axis=0).tolist()
 
-    step = Signature(str(folder), _make_config(), NoWords())
-    step.run((Document(text=text, id="") for text in texts), 0, 1)
+    Signature(str(folder), _make_config(), NoWords()).run((Document(text=text, id="") for text in texts), 0, 1)
 
 
 def hash_shingles(words: list[str], size: int) -> np.ndarray:

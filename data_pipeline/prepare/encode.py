@@ -91,8 +91,7 @@ def make_key(document: Document, text_hash: int) -> bytes:
     if not document.is_post:
         return hashlib.blake2b(name, digest_size=KEY_BYTES).digest()
     group = f"{document.group or document.id}\n{document.source}".encode("utf-8", "replace")
-    halves = (hashlib.blake2b(part, digest_size=KEY_BYTES // 2).digest() for part in (group, name))
-    return b"".join(halves)
+    return b"".join(hashlib.blake2b(part, digest_size=KEY_BYTES // 2).digest() for part in (group, name))
 
 
 def hash_text(document: Document, paragraph_hashes: list[int]) -> int:

@@ -126,8 +126,7 @@ class SpillWriter:
             return
         rows = join_batches(self._pending)
         self._pending, self._pending_bytes = [], 0
-        order = np.argsort(rows.column("place").to_numpy(), kind="stable")
-        self._file.write_batch(rows.take(pa.array(order)))
+        self._file.write_batch(rows.take(pa.array(np.argsort(rows.column("place").to_numpy(), kind="stable"))))
 
     def finish(self, tallies: dict[str, object]) -> None:
         """Writes the pending documents, the arrays, and last the counts, which mark the output as complete."""

@@ -22,7 +22,7 @@ from functools import cache
 from pathlib import Path
 
 from data_pipeline.core.errors import KinspanError
-from data_pipeline.core.files import find_cache, hold_lock, sync
+from data_pipeline.core.files import find_cache, hold_lock, lock_handle, sync
 from data_pipeline.core.settings import CacheSettings
 
 GIGABYTE = 1e9
@@ -107,7 +107,7 @@ open_cache = cache(NodeCache)  # one NodeCache per settings and process
 
 def _open_shared(path: Path) -> int:
     handle = os.open(path, os.O_RDONLY)
-    fcntl.flock(handle, fcntl.LOCK_SH)
+    lock_handle(handle, path.parent, fcntl.LOCK_SH)
     return handle
 
 

@@ -90,8 +90,7 @@ class Mixture:
     @property
     def positive_share(self) -> float:
         """Returns the share of positives among the pairs. Each anchor has one positive."""
-        weighted = (part.weight / part.objective.pairs_per_anchor for part in self.parts)
-        return sum(weighted) / sum(self.weights)
+        return sum(part.weight / part.objective.pairs_per_anchor for part in self.parts) / sum(self.weights)
 
     @property
     def turn(self) -> int:

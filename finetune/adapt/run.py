@@ -29,7 +29,7 @@ from finetune.training.stages import fingerprint_answers, fingerprint_identity
 from pretrain.engine.device import name_device, set_threads
 from pretrain.engine.run_folder import RUN, lock_folder
 from pretrain.modeling.pair_model import load_config
-from pretrain.release.folder import FACTS, replace_release, set_ranking_length
+from pretrain.release.folder import FACTS, copy_model, replace_release, set_ranking_length
 
 from .budget import BATCH, Budget
 from .page import render_page
@@ -402,4 +402,4 @@ def _release(verdict: Verdict, ranker: Ranker, comparison: Comparison) -> None:
 
 def _copy_release(folder: str, output: Path) -> None:
     with replace_release(output) as partial:
-        shutil.copytree(folder, partial)
+        copy_model(folder, partial)

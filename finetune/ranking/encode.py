@@ -159,6 +159,5 @@ def encode_pairs(data: AnswerSet, tokenizer: PreTrainedTokenizerBase, max_length
     questions = tokenise_once(tokenizer, pa.array(data.questions, pa.large_string()), f"{name}: questions")
     answers = tokenise_once(tokenizer, data.answers, f"{name}: candidates")
     question_of = data.question_of
-    full = questions.lengths[question_of], answers.lengths
-    a, b = cut_longest_first(full, max_length - template.num_special)
+    a, b = cut_longest_first((questions.lengths[question_of], answers.lengths), max_length - template.num_special)
     return EncodedPairs(questions, answers, question_of, template, max_length, a + b + template.num_special)

@@ -19,7 +19,7 @@ from data_pipeline.core.files import read_object
 from finetune.evaluation.bm25 import BM25, WordCounts
 from finetune.evaluation.metrics import METRICS, TITLES
 from pretrain.release.card import CardOverrides, make_metadata, render_card
-from pretrain.release.folder import CARD, FACTS, replace_release
+from pretrain.release.folder import CARD, FACTS, copy_model, replace_release
 from pretrain.release.siamese import write_json
 
 from .kinds import BI_ENCODER, CROSS_ENCODER, FUSION_FILE, MODULES, WORDS, load_bi_encoder
@@ -79,11 +79,11 @@ def write_fusion(
     with replace_release(output) as partial:
         folder = find_folder(bi_encoder) if bi_encoder else None
         if folder and (Path(folder) / MODULES).is_file():
-            shutil.copytree(folder, partial, ignore=NOT_COPIED)
+            copy_model(folder, partial, ignore=NOT_COPIED)
         elif folder:  # an encoder without a head
             load_bi_encoder(folder).save(str(partial), create_model_card=False)
         if cross_encoder:
-            shutil.copytree(find_folder(cross_encoder), partial / CROSS_ENCODER, ignore=NOT_COPIED)
+            copy_model(find_folder(cross_encoder), partial / CROSS_ENCODER, ignore=NOT_COPIED)
         partial.mkdir(parents=True, exist_ok=True)
         content = {"format": FORMAT, "by": BY_RANK if by_rank else BY_SCORE, "weights": dict(weights)}
         write_json(partial / FUSION_FILE, content)

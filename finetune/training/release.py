@@ -12,7 +12,7 @@ from finetune.evaluation.metrics import MAP
 from pretrain.engine.log import read_metrics
 from pretrain.release.card import CardOverrides
 from pretrain.release.curve import CURVE, draw_curve
-from pretrain.release.folder import CARD, FACTS, replace_release
+from pretrain.release.folder import CARD, FACTS, copy_model, replace_release
 
 from .card import ABOUT, format_card
 from .experiment import FINETUNING_PANELS, RESULTS
@@ -61,7 +61,7 @@ def release_ranker(
         if measured:
             about["facts"]["Data"], about["figures"] = measured["data"], measured["figures"]
         with replace_release(output) as partial:
-            shutil.copytree(source, partial, ignore=shutil.ignore_patterns(ABOUT, CARD, "*.tmp"))
+            copy_model(source, partial, ignore=shutil.ignore_patterns(ABOUT, CARD, "*.tmp"))
             (partial / FACTS).write_text(json.dumps(about, indent=1) + "\n")
             is_drawn = draw_curve(read_metrics(source.parent), FINETUNING_PANELS, partial / CURVE)
             card = format_card(about, overrides or CardOverrides(), CURVE if is_drawn else "")

@@ -224,8 +224,7 @@ class _Run(LoopState):
     def measure(self, split: str) -> dict[str, float]:
         data, score = self.setup.measured[split]
         self.engine.module.eval()
-        what = f"validation of step {self.progress.step}, {split}"
-        scores = score(self.engine, self.engine.device, what)
+        scores = score(self.engine, self.engine.device, f"validation of step {self.progress.step}, {split}")
         if self.stage.keeps == SCORES and self.rank == 0:
             np.save(self.folder / name_scores(self.progress.step), scores)
         return compute_means(compute_question_metrics(data, scores, list_metrics(self.config)))

@@ -35,8 +35,7 @@ def main() -> str:
         raise KinspanError(f"--adapter {folder} is a bottleneck adapter, which cannot be merged")
     ranker, tokenizer = rankers.load_ranker(folder), rankers.load_own_tokenizer(folder)
     length = rankers.find_max_length(folder)
-    base_facts = {"name": base.name, "fingerprint": base.fingerprint}
-    facts = {"merged": part.name, "base": base_facts, "max_length": length}
+    facts = {"merged": part.name, "base": {"name": base.name, "fingerprint": base.fingerprint}, "max_length": length}
     title = f"{base.name} with the adapter {part.name} (LoRA of rank {part.size}) merged into its weights"
     with replace_release(Path(config.output_dir)) as partial:
         partial.mkdir(parents=True)

@@ -50,8 +50,7 @@ def main() -> str:
     cells = Path(config.output_dir) / "results"
     loaded = transfer.load_targets(targets, config.split, config.accuracy)
     models = {name: resolve_model(model) for name, model in sources.items()}
-    rows = transfer.measure_matrix(models, loaded, cells, config.max_length)
-    return transfer.format_matrix(loaded, rows)
+    return transfer.format_matrix(loaded, transfer.measure_matrix(models, loaded, cells, config.max_length))
 
 
 def read_names(flag: str, texts: list[str]) -> dict[str, str]:

@@ -54,7 +54,8 @@ def set_threads(local_ranks: int = 1) -> None:
     threads = max(1, len(processors) // local_ranks)
     if local_ranks == 1 and threads > 1:  # several ranks would see each other
         used = psutil.cpu_times_percent(interval=MEASURED_SECONDS, percpu=True)
-        busy = sum((used[i].user + used[i].system) / 100 for i in processors)  # programs with a low priority give way
+        # Programs with a low priority give way. Where numbers of processors have gaps, ``used`` is shorter.
+        busy = sum((used[i].user + used[i].system) / 100 for i in processors if i < len(used))
         threads = max(1, threads - round(busy))
         if threads < len(processors):
             log.warning("%d thread(s): other programs keep %.1f of %d processors busy", threads, busy, len(processors))

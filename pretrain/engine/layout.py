@@ -26,8 +26,7 @@ class Layout:
     @property
     def accumulation(self) -> int:
         """Returns the number of micro-steps of every rank, which the largest share determines."""
-        largest_share = math.ceil(self.size / self.world)
-        return math.ceil(largest_share / self.micro)
+        return math.ceil(math.ceil(self.size / self.world) / self.micro)
 
     @property
     def largest(self) -> int:
@@ -57,8 +56,7 @@ class Layout:
     def micro_batches(self, rank: int, count: int | None = None) -> list[tuple[int, int]]:
         """Cuts the rank's ``share`` into micro-batches ``[start, end)`` of near-equal numbers of pairs, perhaps 0."""
         start, end = self.share(rank, count)
-        cuts = [start + (end - start) * k // self.accumulation for k in range(self.accumulation + 1)]
-        return list(pairwise(cuts))
+        return list(pairwise([start + (end - start) * k // self.accumulation for k in range(self.accumulation + 1)]))
 
     def cut(self, lengths: np.ndarray) -> list[tuple[int, int]]:
         """Cuts a share into micro-batches ``[start, end)`` with near-equal tokens, or pairs if the model pads."""

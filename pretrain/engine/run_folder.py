@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO
 
 from data_pipeline.core.errors import KinspanError
-from data_pipeline.core.files import JsonObject, read_object, write_atomically
+from data_pipeline.core.files import JsonObject, lock_handle, read_object, write_atomically
 
 LOCK, RUN, STACKS, SUMMARY, CHECKPOINTS = "lock", "run.json", "stacks", "summary.json", "checkpoints"
 SHARED = ".shared-"  # prefix of the files by which ranks check that they share the output folder
@@ -126,13 +126,11 @@ def _lock_file(path: Path) -> IO[str]:
     path.parent.mkdir(parents=True, exist_ok=True)
     file = path.open("a+", encoding="utf-8")
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock_handle(file.fileno(), path.parent, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         file.seek(0)
         holder = " ".join(file.read(200).split()) or "another process"
         raise KinspanError(f"--output_dir {path.parent} is in use by {holder}, which may still be stopping") from error
-    except OSError:
-        pass  # the storage has no locks; even so no checkpoint is ever incomplete
     # The last run may have removed the file meanwhile, and another one may have created it anew
     if not path.exists() or not os.path.samestat(path.stat(), os.fstat(file.fileno())):
         file.close()

@@ -124,8 +124,7 @@ def derive_port(name: str) -> str:
 
 def _choose_port() -> str:
     """Derives a port from the process id of DeepSpeed's launcher, which gives all runs the same port."""
-    ancestors = psutil.Process().parents()
-    launcher = next((process for process in ancestors if LAUNCHER in process.cmdline()), None)
+    launcher = next((process for process in psutil.Process().parents() if LAUNCHER in process.cmdline()), None)
     if launcher is None:
         return DEFAULT_PORT
     name = str(launcher.pid)

@@ -125,8 +125,7 @@ def _first_above(mass: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
 
     mass: ``[M, K]``; if rounding leaves no such column, the last column with any mass is returned
     """
-    upper = torch.ones(mass.shape[1], mass.shape[1], dtype=mass.dtype, device=mass.device).triu()
-    cumulated = mass @ upper
+    cumulated = mass @ torch.ones(mass.shape[1], mass.shape[1], dtype=mass.dtype, device=mass.device).triu()
     last = torch.where(mass > 0, torch.arange(mass.shape[1], device=mass.device), 0).amax(-1)
     first = torch.minimum((cumulated <= target[:, None]).sum(-1), last)
     chosen = first[:, None]

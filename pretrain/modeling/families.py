@@ -43,8 +43,7 @@ class Family:
 
 
 def _bert_pair(classifier: PreTrainedModel, first: Tensor) -> Tensor:
-    pooled = classifier.bert.pooler(first[:, None])
-    return classifier.classifier(classifier.dropout(pooled))[:, 0]
+    return classifier.classifier(classifier.dropout(classifier.bert.pooler(first[:, None])))[:, 0]
 
 
 def _albert_pair(classifier: PreTrainedModel, first: Tensor) -> Tensor:
@@ -53,8 +52,7 @@ def _albert_pair(classifier: PreTrainedModel, first: Tensor) -> Tensor:
 
 
 def _deberta_pair(classifier: PreTrainedModel, first: Tensor) -> Tensor:
-    pooled = classifier.pooler(first[:, None])
-    return classifier.classifier(classifier.dropout(pooled))[:, 0]
+    return classifier.classifier(classifier.dropout(classifier.pooler(first[:, None])))[:, 0]
 
 
 def _modernbert_pair(classifier: PreTrainedModel, first: Tensor) -> Tensor:

@@ -82,8 +82,7 @@ def mix(sources: Sequence[Source], objective: str, sampling: str = "matched") ->
         for part in source_mixture.parts:
             shares.append(source.weight / total * Fraction(part.weight, sum(source_mixture.weights)))
             parts.append(MixturePart(part.objective, source=paths.index(source.path)))
-    keys = Counter((part.source, part.objective.name) for part in parts)
-    (source_index, name), count = keys.most_common(1)[0]
+    (source_index, name), count = Counter((part.source, part.objective.name) for part in parts).most_common(1)[0]
     if count > 1:
         raise KinspanError(f"--corpus {paths[source_index]}: {name} is named twice")
     if len(parts) > MAX_PARTS:
@@ -190,8 +189,8 @@ def default_corpus(tokenizer: "PreTrainedTokenizerBase") -> Path:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with hold_lock(folder.with_suffix(".lock")):
         if not (folder / "manifest.json").exists():
-            workers = len(os.sched_getaffinity(0))
-            prepare([PYTHON_DOCS], tokenizer.name_or_path, folder, OBJECTIVES, num_workers=workers)
+            name, num_workers = tokenizer.name_or_path, len(os.sched_getaffinity(0))
+            prepare([PYTHON_DOCS], name, folder, OBJECTIVES, num_workers=num_workers)
     return folder
 
 

@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -32,14 +32,24 @@ def replace_release(output: Path) -> Iterator[Path]:
     try:
         shutil.rmtree(partial, ignore_errors=True)
         yield partial
-        for path in (partial, *partial.rglob("*")):  # readable by everyone, whatever the umask
-            path.chmod(0o755 if path.is_dir() else 0o644)
+        _set_modes(partial)
         shutil.rmtree(output, ignore_errors=True)
         os.replace(partial, output)
     except (OSError, SafetensorError) as error:
         raise KinspanError(f"the release {output} cannot be written: {quote_error(error)}") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def copy_model(source: str | Path, target: Path, ignore: Callable[..., Iterable[str]] | None = None) -> None:
+    """Copies a folder, which may be read-only, into a release. ``ignore``: as of shutil.copytree"""
+    shutil.copytree(source, target, ignore=ignore)
+    _set_modes(target)
+
+
+def _set_modes(folder: Path) -> None:
+    for path in (folder, *folder.rglob("*")):  # readable by everyone, whatever the umask
+        path.chmod(0o755 if path.is_dir() else 0o644)
 
 
 def fingerprint_model(name_or_dir: str, ignored: Collection[str] = ()) -> str:

@@ -3,7 +3,6 @@
 import json
 import logging
 import re
-import shutil
 from pathlib import Path
 
 from huggingface_hub import HfApi, ModelCard
@@ -21,7 +20,7 @@ from pretrain.modeling.pair_model import TOKEN_HEAD, TOKEN_HEAD_INDEX
 from .adapter import fill_adapter_release
 from .card import CardOverrides, Facts, Kind, format_card
 from .curve import CURVE, PRETRAINING_PANELS, draw_curve
-from .folder import CARD, FACTS, replace_release, write_max_length
+from .folder import CARD, FACTS, copy_model, replace_release, write_max_length
 from .siamese import ModelConfig, Weights, fill_siamese_folder, make_config, strip_prefix, write_json
 
 log = logging.getLogger(__name__)
@@ -92,7 +91,7 @@ def _write_release(run: Path, weights: Weights, step: int, output: Path, overrid
 def _fill_release(run: Path, weights: Weights, facts: Facts, partial: Path) -> str:
     """Writes the models and the tokenizer, and returns the type of the model."""
     config = _read_config(run, MODEL_FOLDER)
-    shutil.copytree(run / MODEL_FOLDER, partial)
+    copy_model(run / MODEL_FOLDER, partial)
     write_max_length(partial, facts["max_length"])
     if facts["settings"].get("pair_loss"):
         fill_siamese_folder(partial, config, weights, facts["max_length"])
@@ -104,7 +103,7 @@ def _fill_release(run: Path, weights: Weights, facts: Facts, partial: Path) -> s
     for subfolder, (model_config, model_weights) in models.items():
         folder = partial / subfolder
         if subfolder:
-            shutil.copytree(run / MODEL_FOLDER, folder)  # with the tokenizer, so that each folder loads by itself
+            copy_model(run / MODEL_FOLDER, folder)  # with the tokenizer, so that each folder loads by itself
             write_max_length(folder, facts["max_length"])
         save_file(model_weights, str(folder / "model.safetensors"), {"format": "pt"})
         write_json(folder / "config.json", model_config)

@@ -87,17 +87,13 @@ def test_what_cannot_be_meant_is_refused_before_anything_runs(content, changed, 
 def test_a_table_of_noise_and_tanda(study, tmp_path, sets, write_sets, model, trained):
     """Fine-tuning and TANDA, with and without flipped labels; the paper's figures of two rows."""
     paper = [{"files": {"map": figure}} for figure in (0.8, 0.6)]
-    content = {
-        "title": "Noise",
-        "about": "One seed shows nothing.",
-        "settings": {**FAST, "transfer_epochs": 1, "learning_rate": "1e-3"},
-        "rows": [
-            row("FT", paper=paper[0]),
-            row("FT 20%", settings={"label_noise": 0.2}, paper=paper[1]),
-            row("TANDA", tanda=True, settings={"learning_rate": "1e-4"}),
-            row("TANDA 20%", tanda=True, settings={"learning_rate": "1e-4", "label_noise": 0.2}),
-        ],
-    }
+    rows = [
+        *[row("FT", paper=paper[0]), row("FT 20%", settings={"label_noise": 0.2}, paper=paper[1])],
+        row("TANDA", tanda=True, settings={"learning_rate": "1e-4"}),
+        row("TANDA 20%", tanda=True, settings={"learning_rate": "1e-4", "label_noise": 0.2}),
+    ]
+    settings = {**FAST, "transfer_epochs": 1, "learning_rate": "1e-3"}
+    content = {"title": "Noise", "about": "One seed shows nothing.", "settings": settings, "rows": rows}
     transfer = f"files={write_sets(train=6, seed='general')}"
     context = StudyContext(study(content), [f"files={sets}"], tmp_path / "out", {"model": str(model)}, transfer)
     results = run_study(context)

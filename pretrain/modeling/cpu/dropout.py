@@ -91,8 +91,7 @@ def draw_mask(rows: Tensor, columns: Tensor, width: int, p: float, dtype: torch.
     columns: from Masks.start_call for at least this width
     """
     bits = mix(rows[..., None] ^ columns[: -(-width // LANES)]).view(torch.int16)[..., :width]
-    mask = torch.empty(bits.shape, dtype=dtype)
-    return torch.ge(bits, round(p * STEPS) - STEPS // 2, out=mask)
+    return torch.ge(bits, round(p * STEPS) - STEPS // 2, out=torch.empty(bits.shape, dtype=dtype))
 
 
 class _Drop(torch.autograd.Function):

@@ -1,6 +1,8 @@
 """A file is on the disk before it has its name, so that a loss of power leaves it whole or as it was; and locks."""
 
+import errno
 import os
+from unittest.mock import Mock
 
 import pytest
 
@@ -37,3 +39,11 @@ def test_a_lock_keeps_others_out(tmp_path, capsys):
     with lock_file(tmp_path / "lock", "in use"):
         pass
     assert capsys.readouterr().err == ""
+
+
+def test_a_storage_without_locks_is_told_once(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr("fcntl.flock", Mock(side_effect=OSError(errno.ENOLCK, "No locks available")))
+    for _ in range(2):
+        with lock_file(tmp_path / "lock", "in use"):
+            pass
+    assert [record.levelname for record in caplog.records] == ["WARNING"]

@@ -83,8 +83,7 @@ def test_thinning_keeps_the_share_of_right_candidates(tmp_path, count, candidate
 def test_questions_of_the_test_set_are_removed_in_other_words_too(tmp_path):
     write_file(tmp_path / "train.jsonl", 40, asks="what in the world is")
     test = write_file(tmp_path / "test.jsonl", 20, asks="who was")
-    clean = load_questions(str(tmp_path), None, tmp_path / "out")
-    assert not clean.notes[1:]
+    assert not load_questions(str(tmp_path), None, tmp_path / "out").notes[1:]
     leaked = write_file(tmp_path / "leak", 6, asks="IS what, in the world").read_text()
     test.write_text(test.read_text() + leaked.replace('?"', ' ??"'))
     loaded = load_questions(str(tmp_path), None, tmp_path / "out")

@@ -39,5 +39,4 @@ def test_a_split_that_is_a_part_of_another_is_refused_unless_allowed():
 
 
 def test_other_candidates_of_the_same_questions_are_no_part():
-    other = make_split("test", ("Who?", "nobody"), ("When?", "then"))
-    check_overlaps([TRAIN, other])
+    check_overlaps([TRAIN, make_split("test", ("Who?", "nobody"), ("When?", "then"))])

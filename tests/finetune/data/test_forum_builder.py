@@ -119,12 +119,8 @@ def test_declared_duplicates_are_never_wrong_and_never_parted(helpers, tmp_path,
     assert all(len(of_group) == 1 for of_group in splits.values())
     helpers.prepare([name], short_tokenizer(), tmp_path / "corpus", validation_share=sum(SHARES.values()))
     corpus = Corpus(tmp_path / "corpus")
-    of_corpus = {
-        name
-        for number, info in enumerate(corpus.manifest.shards)
-        if info.split == "validation"
-        for name in corpus.shard(number).rows.column("id").to_pylist()
-    }
+    held = [corpus.shard(n) for n, info in enumerate(corpus.manifest.shards) if info.split == "validation"]
+    of_corpus = {name for shard in held for name in shard.rows.column("id").to_pylist()}
     asked_for = {q for q in questions if kind != "duplicate" or questions[q].links}
     assert held_out == of_corpus & asked_for
 

@@ -35,8 +35,7 @@ def write(path, rows=ROWS):
 @pytest.mark.parametrize("suffix", [".jsonl", ".csv", ".tsv", ".parquet"])
 def test_every_format_gives_the_same(tmp_path, suffix):
     write(tmp_path / f"dev{suffix}")
-    spec = f"files={tmp_path}"
-    data = load_split(spec, "dev", COLUMNS)
+    data = load_split(f"files={tmp_path}", "dev", COLUMNS)
     assert data.question_ids == ["5", "6"]
     assert data.questions == ["who, is it?", "why"]
     assert data.answer_ids.to_pylist() == ["a", "b", "a"]
@@ -88,8 +87,7 @@ def test_a_file_alone_is_split_in_three_unless_its_name_says_the_split(tmp_path)
 @pytest.mark.parametrize(("wrong", "right"), [("0.0", "1.0"), ("False", "True"), ("FALSE", "TRUE")])
 def test_labels_may_be_as_other_programs_write_them(tmp_path, wrong, right):
     (tmp_path / "test.csv").write_text(f"question,answer,label\nq,a,{wrong}\nq,b,{right}\n")
-    data = load_split(f"files={tmp_path}", "test")
-    assert data.labels.tolist() == [0, 1]
+    assert load_split(f"files={tmp_path}", "test").labels.tolist() == [0, 1]
 
 
 def test_two_files_of_a_split_are_refused(tmp_path):

@@ -50,8 +50,7 @@ def test_splits_and_the_pool(tmp_path):
     named = [question(f"T{n}", answer) for n, answer in enumerate(train)]
     write(tmp_path, "training_Q_A.json", *named, question("T10", "-", "N"))
     write(tmp_path, "dev_Q_A.json", question("D1", "shared"), question("D2", "d 2"), question("D3", "-", "N"))
-    folder = tmp_path
-    splits = {split: load_split(f"techqa_pool={folder}", split) for split in ("train", "dev", "test")}
+    splits = {split: load_split(f"techqa_pool={tmp_path}", split) for split in ("train", "dev", "test")}
     assert {split: data.num_questions for split, data in splits.items()} == {"train": 8, "dev": 2, "test": 2}
     assert not set(splits["train"].question_ids) & set(splits["dev"].question_ids)
     assert splits["train"].labels.tolist() == [1] * 8

@@ -46,7 +46,9 @@ def test_bf16_is_chosen_where_it_is_faster(monkeypatch, capabilities, chosen):
     assert choose_precision("auto", zero_stage=0) == "fp32"
 
 
-@pytest.mark.parametrize(("busy", "expected"), [((0, 0, 0, 0), 4), ((100, 60, 0, 0), 2), ((100, 100, 100, 100), 1)])
+@pytest.mark.parametrize(
+    ("busy", "expected"), [((0, 0, 0, 0), 4), ((100, 60, 0, 0), 2), ((100, 100, 100, 100), 1), ((100, 0), 3)]
+)
 def test_a_rank_leaves_the_processors_that_other_programs_use(monkeypatch, busy, expected):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     used = [SimpleNamespace(user=percent, system=0) for percent in busy]

@@ -9,7 +9,7 @@ from matplotlib.image import imread
 
 from data_pipeline.tokenizers import load_tokenizer
 from pretrain.release.card import CardOverrides
-from pretrain.release.folder import CARD, FACTS, set_ranking_length
+from pretrain.release.folder import CARD, FACTS, copy_model, set_ranking_length
 from pretrain.release.release import release
 from tests.fake_hub import find_faults
 
@@ -67,6 +67,10 @@ def test_others_can_read_it_whatever_the_umask(trained, tmp_path):
     modes = {stat.S_IMODE(p.stat().st_mode) for p in folder.rglob("*") if p.is_file()}
     assert modes == {0o644}
     assert stat.S_IMODE(folder.stat().st_mode) == 0o755
+    (folder / "config.json").chmod(0o444)  # as in a store of models
+    folder.chmod(0o555)
+    copy_model(folder, tmp_path / "copy")
+    assert {stat.S_IMODE((tmp_path / "copy" / name).stat().st_mode) for name in (".", "config.json")} == {0o755, 0o644}
 
 
 def test_a_link_to_a_folder_stays_one(trained, tmp_path):
