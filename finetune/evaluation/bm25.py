@@ -64,9 +64,13 @@ def name_words(language: str) -> str:
     return "whole words" if language == UNSTEMMED else f"stems of the language {language}"
 
 
-@lru_cache(100_000)
 def stem_word(word: str, language: str) -> str:
-    """Returns the stem of a word, by which BM25 compares it."""
+    """Returns the stem of a word, by which BM25 compares it; of a long word only the beginning counts."""
+    return _stem(word[:MAX_WORD], language)
+
+
+@lru_cache(100_000)
+def _stem(word: str, language: str) -> str:
     word = _OPTIONAL.sub("", fold_characters(word).lower())
     if (stemmer := load_stemmer(language)) is not None:
         with _lock:
@@ -77,9 +81,7 @@ def stem_word(word: str, language: str) -> str:
 def cut_words(texts: Iterable[str], language: str) -> list[list[str]]:
     """Returns the words of each text as BM25 compares them, see matching.write_bigrams."""
     words = (WORD.findall(write_bigrams(fold_characters(text)).lower()) for text in texts)
-    return [
-        [stem for word in words_of_text if (stem := stem_word(word[:MAX_WORD], language))] for words_of_text in words
-    ]
+    return [[stem for word in words_of_text if (stem := stem_word(word, language))] for words_of_text in words]
 
 
 def index_words(texts: Sequence[str], language: str) -> bm25s.BM25 | None:

@@ -52,7 +52,7 @@ def find_kind(name_or_dir: str) -> str:
         return CROSS_ENCODER
     made_as = read_settings(name_or_dir).get("model_type", "SentenceTransformer")
     if has_modules and made_as != "SentenceTransformer":  # a reranker that generates, a sparse or multi-vector encoder
-        raise KinspanError(f"{name_or_dir} is a {made_as} without a {CLASSIFIER} head: neither of the two kinds")
+        raise KinspanError(f"{name_or_dir} is a {made_as}, neither a bi-encoder nor a {CLASSIFIER}")
     headless = [name.endswith("Model") and "Head" not in name for name in classes]
     return BI_ENCODER if has_modules or (headless and all(headless)) else CROSS_ENCODER
 

@@ -13,7 +13,7 @@ from bm25s.tokenization import Tokenizer
 from starlette.exceptions import HTTPException
 
 from data_pipeline.matching import locate_words
-from finetune.evaluation.bm25 import MAX_WORD, stem_word
+from finetune.evaluation.bm25 import stem_word
 
 from ..questions import SearcherFlags
 from ..search import Hit, Searcher
@@ -149,14 +149,14 @@ def stem_question(question: str, language: str) -> set[str]:
     words, stop_words = [question[start:end] for start, end in locate_words(question)], list[str]()
     with suppress(ValueError):  # bm25s has no stop words of some languages
         stop_words = Tokenizer(stopwords=language).stopwords
-    return {stem_word(word[:MAX_WORD], language) for word in words if word.lower() not in stop_words}
+    return {stem_word(word, language) for word in words if word.lower() not in stop_words}
 
 
 def mark_words(text: str, stems: set[str], language: str) -> list[tuple[int, int]]:
     """Returns [start, end) of each word of the text with one of the stems; overlapping words are joined."""
     marks: list[tuple[int, int]] = []
     for start, end in locate_words(text):
-        if stem_word(text[start:end][:MAX_WORD], language) in stems:
+        if stem_word(text[start:end], language) in stems:
             begin = marks.pop()[0] if marks and start < marks[-1][1] else start
             marks.append((begin, end))
     return marks

@@ -1,6 +1,7 @@
 """Studies: what a file may say, the table, rows that share what they can, and stages that are not run twice."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -161,6 +162,13 @@ ROWS = [
     row("M4", stages=[MLM, SOURCE]),
     row("M4 again", stages=[MLM, SOURCE], settings={"temperature": 1}),
 ]
+
+
+def test_no_stage_runs_again_where_the_installed_model_has_moved(chain, monkeypatch, tmp_path):
+    for place in (chain.model, str(shutil.copytree(chain.model, tmp_path / "moved"))):
+        monkeypatch.setattr("data_pipeline.core.default_model._find_package", lambda place=place: place)
+        chain([ROWS[1], ROWS[2]], model=place)
+    assert len([*chain.out.glob("stages/*")]) == 2
 
 
 def test_stages_begin_from_the_one_before_and_are_shared(chain):

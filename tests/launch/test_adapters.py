@@ -100,8 +100,7 @@ def test_forums_are_chosen_among_all_corpora(config):
 
 def test_lora_merges_into_a_plain_model(config, tmp_path, monkeypatch):
     pytest.importorskip("peft")
-    runs = plan_runs(config(adapter="lora", corpus=config().corpus[:1]), None)
-    train_all(runs)
+    train_all(plan_runs(config(adapter="lora", corpus=config().corpus[:1]), None))
     adapter, output = str(tmp_path / "out/beer/release"), str(tmp_path / "merged")
     monkeypatch.setattr("sys.argv", ["merge", "--adapter", adapter, "--output_dir", output])
     merge_adapter.main()

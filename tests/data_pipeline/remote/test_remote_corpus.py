@@ -64,8 +64,7 @@ def test_what_is_fetched_is_what_is_needed(served, tiny_corpus, make_stream, cac
     (segment,) = stream.orders[0].segments(0, 1)
     names = [Path(corpus.manifest.shards[n].file).name for n in segment.shards]
     assert shards_of(served.faults.asked) == Counter(names)
-    again = make_stream(Corpus(url, cache=cache), block_anchors=60)
-    assert_equal(again.batch(0, 5), stream.batch(0, 5))
+    assert_equal(make_stream(Corpus(url, cache=cache), block_anchors=60).batch(0, 5), stream.batch(0, 5))
     assert shards_of(served.faults.asked) == Counter(names)
     tokenizer["manifest.json"] += 1
     assert served.faults.asked - Counter(names) == tokenizer  # the manifest is read at each opening, and nothing else
@@ -133,8 +132,7 @@ def test_no_secret_of_an_address_is_stored(http, tiny_documents, helpers, tmp_pa
     (tmp_path / "docs.jsonl").write_bytes((tmp_path / "docs.jsonl").read_bytes() + b"{broken\n")
     address = f"{http.put(tmp_path)}/docs.jsonl".replace("://", "://me:s3cr3t@")
     prepare = partial(helpers.prepare, tokenizer=short_tokenizer(), output=tmp_path / "corpus", max_rejected=0.5)
-    first = prepare([f"{address}?sig=s3cr3t"])
-    assert first.read_tally.rejected == 1
+    assert prepare([f"{address}?sig=s3cr3t"]).read_tally.rejected == 1
     written = {path: path.read_bytes() for path in (tmp_path / "corpus").rglob("*") if path.is_file()}
     assert [path for path, content in written.items() if b"s3cr3t" in content] == []
     assert any(b"docs.jsonl:1" in content for content in written.values())

@@ -225,8 +225,7 @@ def test_round_robin_each_batch_is_of_one_part_in_turn(tiny_corpus, other_corpus
         alone = make_stream(corpus, objective=name, max_length=128)
         of_part = concatenate([turn for turn in turns if turn.part[0] == part])
         assert np.array_equal(of_part.input_ids, alone.batch(0, len(of_part.index)).input_ids)
-    whole = stream.batch(0, 9 * batch)
-    assert np.array_equal(whole.input_ids, concatenate(turns).input_ids)
+    assert np.array_equal(stream.batch(0, 9 * batch).input_ids, concatenate(turns).input_ids)
 
 
 def test_an_epoch_of_round_robin_counts_every_corpus_with_a_bound(tiny_corpus, other_corpus, make_stream, monkeypatch):

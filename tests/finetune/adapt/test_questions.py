@@ -29,8 +29,7 @@ def test_one_file_is_used_whole_and_judges_whole(tmp_path):
 
 
 def test_train_and_dev_are_pooled_and_test_is_kept_apart(tmp_path, write_sets):
-    sets = write_sets(train=12, dev=11, test=13)
-    loaded = load_questions(f"files={sets}", None, tmp_path)
+    loaded = load_questions(f"files={write_sets(train=12, dev=11, test=13)}", None, tmp_path)
     assert (loaded.train.num_questions, loaded.test.num_questions) == (23, 13)
     assert not (tmp_path / "test").exists()  # not before it is known that they may be used
     loaded.write(tmp_path)

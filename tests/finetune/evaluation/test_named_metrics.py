@@ -58,8 +58,7 @@ def test_answers_are_measured_as_their_files_are(data, scores):
     found = measure_answers(data, scores["good"], [*METRICS, "P@3"])
     ours = compute_question_metrics(data, scores["good"])
     assert all(np.array_equal(found[metric], ours[metric]) for metric in METRICS)
-    order = np.lexsort((-scores["good"], data.question_of))
-    hits = data.labels[order]
+    hits = data.labels[np.lexsort((-scores["good"], data.question_of))]
     assert found["P@3"].tolist() == pytest.approx([hits[rows][:3].sum() / 3 for rows in data.question_slices()])
 
 

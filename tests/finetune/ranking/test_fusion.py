@@ -70,8 +70,7 @@ def test_the_folder_scores_as_its_parts_do_wherever_it_lies(fused):
     output, test, of_parts = fused
     scores = score_answers(str(output), test)
     np.testing.assert_allclose(scores, combine(of_parts, WEIGHTS, test.starts, False), atol=1e-4)
-    texts = test.answers.to_pylist()
-    found = ReRanker(str(output)).score(test.questions[1:2], [texts[5:10]])
+    found = ReRanker(str(output)).score(test.questions[1:2], [test.answers.to_pylist()[5:10]])
     np.testing.assert_allclose(found[0], scores[5:10], atol=1e-4)
 
 

@@ -82,7 +82,6 @@ def test_a_multistream_dump_that_is_cut_off_says_so(tmp_path, read_in_parts, kee
     streams = [bz2.compress(text) for text in dump_of(50)]
     whole = b"".join(streams)
     cut = whole[: int(keep * len(whole)) if keep else -len(streams[-1])]
-    path = write_file(tmp_path / "multistream.xml.bz2", cut)
-    (documents, rejected, _), _ = read_in_parts(path)
+    (documents, rejected, _), _ = read_in_parts(write_file(tmp_path / "multistream.xml.bz2", cut))
     assert 0 < len(documents) < 51
     assert "cut off" in rejected[-1]
