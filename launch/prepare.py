@@ -85,8 +85,8 @@ class PrepareConfig:
     """Which repeated documents and paragraphs to drop. exact: those that repeat earlier ones word for word; near: also
     documents that share about .8 of their 5-grams with an earlier one (two fifths more time); keep: none."""
     boilerplate: int = setting(BOILERPLATE, NOT_BELOW_0)
-    """A paragraph that occurs in this many documents or more is dropped from all. 0: only --duplicates applies;
-    with --duplicates keep: none is."""
+    """A paragraph that occurs in this many documents or more is dropped from all. 0: only --duplicates applies. With
+    --duplicates keep none is dropped."""
     decontaminate: list[str] = setting([])
     """Drop documents that contain a sentence of at least 8 words from these test sets: files of sentences (.txt, .tsv,
     .jsonl), or the test splits of data sets, such as wikiqa=FOLDER; of data sets, also a whole text of fewer words."""

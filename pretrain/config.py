@@ -202,7 +202,7 @@ class CheckpointSettings:
     """true: training continues while a checkpoint is written, from a copy in host memory; false: training waits, which
     is cheaper if the same cores write and train. Default: true on GPUs."""
     max_hours: float | None = setting(None, ABOVE_0, may_change=True)
-    """Stop after this many hours, but not before an update, with a checkpoint and exit status 75 as on a signal: for
+    """Stop after this many hours, and at least one update, with a checkpoint and exit status 75, as on a signal: for
     the time limit of a batch queue."""
 
 

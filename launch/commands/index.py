@@ -43,8 +43,8 @@ class IndexConfig:
     answers: list[str] = setting([])
     """The answers to index, in the forms above."""
     model: str | None = setting(None, needs="documents|answers", is_model=True)
-    """The bi-encoder: a folder or a hub name of sentence-transformers, or an encoder without a head, for the mean over
-    its tokens. Without it: all-MiniLM-L6-v2, which is installed."""
+    """The bi-encoder: a folder or a hub name of sentence-transformers, or an encoder without a head, whose token
+    vectors are averaged. Without it: all-MiniLM-L6-v2, which is installed."""
     all_answers: bool = setting(False, needs="answers")
     """For forum=: index the answers that were not accepted too."""
     columns: str | None = setting(None, needs="answers")
