@@ -33,7 +33,7 @@ TOKENIZER = _common.ROOT.parent / "shared/tokenizers/roberta-base-tokenizer"
 CHUNK_CHARS = 1 << 20
 ALONE, ONE, TWO = "blingfire and tokenizer alone", "prepare, 1 worker", "prepare, 2 workers"
 NEAR = "prepare, 2 workers, near-duplicates"
-TARGET_BYTES, TARGET_CORES = 409e9, 64  # the texts of Di Liello et al. (2022), section 5.1, and a small cluster
+TARGET_BYTES, TARGET_CORES = 409e9, 64  # the texts of Di Liello et al. (2022), section A.1, and a small cluster
 
 EPILOG = """example:
   python benchmarks/prepare.py --input enwiki2015_AA.jsonl.xz enwiki2015_AB.jsonl.xz --tokenizer roberta-base"""

@@ -26,7 +26,7 @@ from pretrain.engine import ranks
 from pretrain.engine.deepspeed_compat import release_engine
 from pretrain.engine.device import name_device, refuse_out_of_memory, return_freed_memory
 from pretrain.engine.engine import build_engine, set_learning_rate
-from pretrain.engine.log import Log, WandbBoard, find_warnings, read_metrics
+from pretrain.engine.log import Log, WandbBoard, find_ends, find_warnings, read_metrics
 from pretrain.engine.loop import LoopState, Outcome, Progress
 from pretrain.engine.run_folder import CHECKPOINTS, SUMMARY, lock_folder
 from pretrain.engine.stop import Stopped, StopRequest, listen_for_stop
@@ -291,10 +291,9 @@ class Pretraining(LoopState):
             "pairs": progress.step * setup.layout.size,
             "skipped_steps": progress.skipped,
         }
-        lines = read_metrics(setup.folder)
+        ends = find_ends(read_metrics(setup.folder))
         for split, name in (("train", "losses"), ("validation", "validation")):
-            logged = [line for line in lines if line["split"] == split]
-            summary |= {f"first_{name}": next(iter(logged), None), f"last_{name}": next(reversed(logged), None)}
+            summary[f"first_{name}"], summary[f"last_{name}"] = ends.get(split, (None, None))
         validation = {name: list(filter(None, [summary[name]])) for name in ("first_validation", "last_validation")}
         warnings = find_warnings(setup.facts | validation)
         summary |= {

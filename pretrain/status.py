@@ -7,7 +7,7 @@ from pathlib import Path
 
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import JsonObject, read_object
-from pretrain.engine.log import find_warnings, format_time, read_metrics
+from pretrain.engine.log import find_ends, find_warnings, format_time, read_metrics
 
 COMPLETE, RUNNING, STOPPED = "complete", "running", "not running"
 EXIT_STATUS = {COMPLETE: 0, RUNNING: 3, STOPPED: 75}
@@ -27,15 +27,15 @@ def read_status(folder: Path) -> JsonObject:
 
 
 def _make_status(folder: Path, facts: JsonObject) -> JsonObject:
-    total, lines = int(facts["total_steps"]), read_metrics(folder)
-    last = next((line for line in reversed(lines) if line["split"] == "train"), {})
+    total, ends = int(facts["total_steps"]), find_ends(read_metrics(folder))
+    last, validated = ends.get("train", [{}])[-1], ends.get("validation", [])
     tokens, speed = int(last.get("tokens", 0)), float(last.get("tokens_per_second", 0))
-    checkpoint, validated = find_checkpoint(folder), [line for line in lines if line["split"] == "validation"]
+    checkpoint = find_checkpoint(folder)
     state = RUNNING if is_locked(folder) else COMPLETE if (folder / "summary.json").is_file() else STOPPED
     resumed = checkpoint[0] if checkpoint else 0
-    step = resumed if state == STOPPED else max((line["step"] for line in lines), default=0)
-    validations = {"first_validation": validated[:1], "last_validation": validated[-1:]}
-    validation = next(iter(validated[-1:]), {})
+    step = resumed if state == STOPPED else max((line["step"] for _, line in ends.values()), default=0)
+    validations = {"first_validation": validated[:1], "last_validation": validated[1:]}
+    validation = next(iter(validated[1:]), {})
     return {
         "folder": str(folder),
         "title": ", ".join([facts["model"]["name"], *(part["name"] for part in facts["objectives"])]),
@@ -47,7 +47,7 @@ def _make_status(folder: Path, facts: JsonObject) -> JsonObject:
         "seconds_left": (total - step) * tokens / last["step"] / speed if tokens and speed else None,
         "checkpoint": checkpoint[0] if checkpoint else None,
         "checkpoint_age": round(time.time() - checkpoint[1], 1) if checkpoint else None,
-        "skipped_steps": max((int(line.get("skipped_steps", 0)) for line in lines), default=0),
+        "skipped_steps": max((int(line.get("skipped_steps", 0)) for _, line in ends.values()), default=0),
         "warnings": find_warnings(facts | validations),
         "validation": {name: float(validation[name]) for name in SHOWN if name in validation},
     }

@@ -9,7 +9,7 @@ order, as if it were alone. All of it is arithmetic on the index: nothing is dra
 
 import math
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 
 import numpy as np
 
@@ -73,7 +73,7 @@ class Mixture:
     def objectives(self) -> tuple[Objective, ...]:
         return tuple(part.objective for part in self.parts)
 
-    @property
+    @cached_property
     def weights(self) -> tuple[int, ...]:
         return tuple(part.weight for part in self.parts)
 
@@ -92,7 +92,7 @@ class Mixture:
         """Returns the share of positives among the pairs. Each anchor has one positive."""
         return sum(part.weight / part.objective.pairs_per_anchor for part in self.parts) / sum(self.weights)
 
-    @property
+    @cached_property
     def turn(self) -> int:
         """Returns the number of pairs in a turn."""
         return self.batch or math.lcm(*(part.objective.pairs_per_anchor for part in self.parts))
@@ -121,10 +121,10 @@ def _find_turns(weights: tuple[int, ...], part: int) -> np.ndarray:
 @cache
 def deal_turns(weights: tuple[int, ...]) -> list[int]:
     """Returns the part of each turn, evenly spread: each turn goes to the part that is furthest behind its share."""
-    num_turns = [0] * len(weights)
+    total, num_turns = sum(weights), [0] * len(weights)
     pattern = []
-    for turn in range(1, sum(weights) + 1):
-        behind = [w * turn / sum(weights) - g for w, g in zip(weights, num_turns, strict=True)]
+    for turn in range(1, total + 1):
+        behind = [w * turn / total - g for w, g in zip(weights, num_turns, strict=True)]
         part = behind.index(max(behind))
         num_turns[part] += 1
         pattern.append(part)

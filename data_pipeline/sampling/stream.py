@@ -22,7 +22,7 @@ from .pairs import POSITIVE
 from .random_bits import draw_random_bits
 from .texts import find_block_groups
 
-ROUND_ROBIN_ANCHORS = 100_000  # maximum of a part per epoch in round robin (Rücklé et al., 2020, section 3.1)
+ROUND_ROBIN_ANCHORS = 100_000  # of a part per epoch in round robin; in all by Rücklé et al., 2020, section 3.1
 Runs = list[tuple[np.ndarray, np.ndarray]]  # see Block.find_runs
 CHUNK = 4096  # pairs made at a time; bounds memory
 

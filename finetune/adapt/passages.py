@@ -22,6 +22,7 @@ from .questions import MIN_QUESTIONS, Questions, divide, thin
 
 DEPTH, MAX_QUESTIONS = 25, 1000  # paragraphs that each search finds, and questions
 ADDED_DEPTH, MAX_ADDED, MAX_PARAGRAPHS = 10, 100, 20_000  # of a search beside labelled candidates, to take minutes
+CACHED = 50_000  # texts whose vectors are stored in one file, so that a killed command keeps those before
 MIN_PAIRS = 5  # of words, of a labelled answer that is sought in longer paragraphs
 
 
@@ -92,9 +93,10 @@ def _search(
     rankings = [rank_by_words(texts, asked, depth, language)]
     if find_kind(model) == BI_ENCODER and not holds_no_weights(model):
         embedder = Embedder(model)
-        key = "\0".join([fingerprint_bi_encoder(model), *texts])
-        vectors = cache_array(folder / "vectors", key, partial(embedder.embed_answers, texts))
-        rankings.insert(0, find_exactly(vectors, embedder.embed_queries(asked), depth))
+        parts = [texts[first : first + CACHED] for first in range(0, len(texts), CACHED)]
+        name, vectors = fingerprint_bi_encoder(model), folder / "vectors"
+        encoded = [cache_array(vectors, "\0".join([name, *p]), partial(embedder.embed_answers, p)) for p in parts]
+        rankings.insert(0, find_exactly(np.concatenate(encoded), embedder.embed_queries(asked), depth))
     return rankings
 
 

@@ -1,7 +1,7 @@
 """TechQA (Castelli et al., 2020): questions to IBM's support, answered by passages of its technical notes.
 
 The files have the answers, but not the notes. So a question's candidates are all distinct answers of its split, or of
-both splits (see PooledTechQA), as in the retrieval of Yu et al., 2020, "A Technical Question Answering System with
+both splits (see PooledTechQA), for the retrieval of Yu et al., 2020, "A Technical Question Answering System with
 Transfer Learning" (TransTQA), which first trains on AskUbuntu's questions with accepted answers: ``askubuntu_qa``.
 """
 
@@ -105,7 +105,7 @@ def read_pairs(path: Path) -> Iterator[SourceRow]:
 
 TECHQA_POOL = PooledTechQA(
     name="techqa_pool",
-    help="The files of techqa=, split as by Yu et al., 2020: the candidates are all distinct answers of both "
+    help="The files of techqa=: the candidates are all distinct answers of both "
     "files, dev is a fifth of the training questions, and test is the dev file. Training questions have only their "
     "right answers, for --loss contrastive.",
     file_names=TECHQA.file_names,

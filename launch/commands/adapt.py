@@ -1,6 +1,7 @@
 """Pre-trains on documents, and finds the best ranker for them, in one command."""
 
 import logging
+import os
 import shutil
 import sys
 from dataclasses import dataclass, replace
@@ -98,7 +99,8 @@ def prepare_documents(documents: list[str], model: str, folder: Path, without: l
 
     rules = Rules(validation_share=HELD_OUT)
     make = partial(prepare, max_rejected=MAX_REJECTED_WITHOUT_FLAG, quiet=not sys.stderr.isatty())
-    result = make(documents, model, folder, OBJECTIVES, rules, decontaminate=without)
+    num_workers = len(os.sched_getaffinity(0))
+    result = make(documents, model, folder, OBJECTIVES, rules, num_workers, decontaminate=without)
     check_left_out(without, Corpus(folder), "--questions")
     for note in list_notes(result.tally, result.read_tally):
         log.info(note)

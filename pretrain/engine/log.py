@@ -5,9 +5,8 @@ import logging
 import math
 import os
 import secrets
-import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,9 +30,9 @@ WANDB_SECONDS = 20  # seconds to wait for W&B at the end: launchers kill a run 3
 class Log:
     """Writes metrics.jsonl, TensorBoard and the screen. Only rank 0 has one.
 
-    A resumed run removes the lines after its checkpoint, so that each step is logged once; TensorBoard's files are
-    rewritten from the remaining lines. If the log cannot be written, training continues, and the lines are kept and
-    written with the next ones.
+    A resumed run removes the lines after its checkpoint, so that each step is logged once, and TensorBoard forgets its
+    figures from the checkpoint on. If the log cannot be written, training continues, and the lines are kept and written
+    with the next ones.
 
     first_step: the step of the checkpoint that the run resumes from, or 0
     undone:     splits whose lines of ``first_step`` itself are removed too, because they will be written again
@@ -49,7 +48,10 @@ class Log:
         board: "WandbBoard | None" = None,
     ) -> None:
         self.path = folder / METRICS
-        damaged = self.path.read_bytes().count(b"\n") - len(_read_lines(self.path)) if self.path.exists() else 0
+        damaged = 0
+        if self.path.exists():
+            with self.path.open("rb") as file:
+                damaged = sum(line.endswith(b"\n") for line in file) - sum(1 for _ in _read_lines(self.path))
         cut_log(self.path, first_step, undone)
         self.unwritten = ""  # lines that are not yet in metrics.jsonl
         self.tensorboard: SummaryWriter | None = None
@@ -92,9 +94,8 @@ class Log:
         if self.tensorboard is None:
             from torch.utils.tensorboard import SummaryWriter
 
-            shutil.rmtree(self.path.parent / TENSORBOARD, ignore_errors=True)
-            self.tensorboard = SummaryWriter(str(self.path.parent / TENSORBOARD))
-            lines = read_metrics(self.path.parent)
+            self.tensorboard = SummaryWriter(str(self.path.parent / TENSORBOARD), purge_step=self.first_step)
+            lines = [entry for entry in read_metrics(self.path.parent) if entry["step"] >= self.first_step]
         try:
             for figures in lines:
                 for name, value in figures.items():
@@ -125,7 +126,7 @@ def cut_log(path: Path, step: int, undone: tuple[str, ...] = ()) -> None:
     def is_kept(line: JsonObject) -> bool:
         return 0 < step >= line["step"] and not (line["step"] == step and line["split"] in undone)
 
-    write_atomically(path, "".join(line for line, entry in _read_lines(path) if is_kept(entry)))
+    write_atomically(path, (line for line, entry in _read_lines(path) if is_kept(entry)))
 
 
 # The figures on the screen, those that change from the first steps on first. Pair accuracy and F1 are in metrics.jsonl
@@ -157,21 +158,30 @@ def format_time(seconds: float) -> str:
     return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
-def read_metrics(folder: Path) -> list[JsonObject]:
-    """Returns the undamaged lines of a run's metrics.jsonl, parsed."""
-    return [entry for _, entry in _read_lines(folder / METRICS)]
+def read_metrics(folder: Path) -> Iterator[JsonObject]:
+    """Yields the undamaged lines of a run's metrics.jsonl, parsed."""
+    return (entry for _, entry in _read_lines(folder / METRICS))
 
 
-def _read_lines(path: Path) -> list[tuple[str, JsonObject]]:
-    """Returns each undamaged line as text and parsed. A killed run may have left half a line at the end."""
-    lines = []
-    for line in path.read_bytes().splitlines(keepends=True) if path.exists() else ():
-        with suppress(ValueError, LookupError, TypeError, RecursionError):
-            entry = json.loads(text := line.decode("utf-8"))  # json.loads would also decode invalid UTF-8
-            is_valid = isinstance(entry["step"], int) and 0 <= entry["step"] <= MAX_STEP
-            if text.endswith("\n") and is_valid and isinstance(entry["split"], str):
-                lines.append((text, entry))
-    return lines
+def find_ends(lines: Iterable[JsonObject]) -> dict[str, list[JsonObject]]:
+    """Returns the first and the last line of each split."""
+    ends: dict[str, list[JsonObject]] = {}
+    for line in lines:
+        ends.setdefault(line["split"], [line, line])[1] = line
+    return ends
+
+
+def _read_lines(path: Path) -> Iterator[tuple[str, JsonObject]]:
+    """Yields each undamaged line as text and parsed. A killed run may have left half a line at the end."""
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        for line in file:
+            with suppress(ValueError, LookupError, TypeError, RecursionError):
+                entry = json.loads(text := line.decode("utf-8"))  # json.loads would also decode invalid UTF-8
+                is_valid = isinstance(entry["step"], int) and 0 <= entry["step"] <= MAX_STEP
+                if text.endswith("\n") and is_valid and isinstance(entry["split"], str):
+                    yield text, entry
 
 
 def find_warnings(facts: JsonObject) -> list[str]:

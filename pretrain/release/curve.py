@@ -1,7 +1,7 @@
 """Draws the training curves of a release as a picture for its card."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +21,13 @@ _WIDTH, _HEIGHT = 4.0, 2.7  # inches per panel
 _DOTS_PER_INCH = 110  # two panels fill a card, which is about 1,000 pixels wide
 
 
-def draw_curve(lines: Sequence[Mapping[str, Any]], panels: Mapping[str, str], path: Path) -> bool:
+def draw_curve(lines: Iterable[Mapping[str, Any]], panels: Mapping[str, str], path: Path) -> bool:
     """Writes a PNG with a panel for each metric logged more than once; returns False without one, or matplotlib.
 
     lines:  records of a log, each with its "step", "split" and metrics
     panels: metric -> title
     """
-    curves = {metric: splits for metric in panels if (splits := _collect(lines, metric))}
+    curves = _collect(lines, panels)
     if not curves:
         return False
     try:
@@ -57,9 +57,12 @@ def draw_curve(lines: Sequence[Mapping[str, Any]], panels: Mapping[str, str], pa
     return True
 
 
-def _collect(lines: Sequence[Mapping[str, Any]], metric: str) -> dict[str, list[tuple[int, float]]]:
-    curves: dict[str, list[tuple[int, float]]] = {}
+def _collect(lines: Iterable[Mapping[str, Any]], metrics: Iterable[str]) -> dict[str, dict[str, list]]:
+    """Returns the points (step, value) of each metric by split, without splits that have fewer than two."""
+    curves: dict[str, dict[str, list]] = {metric: {} for metric in metrics}
     for line in lines:
-        if isinstance(line.get(metric), int | float):
-            curves.setdefault(line["split"], []).append((line["step"], line[metric]))
-    return {split: points for split, points in curves.items() if len(points) >= _MIN_POINTS}
+        for metric, splits in curves.items():
+            if isinstance(line.get(metric), int | float):
+                splits.setdefault(line["split"], []).append((line["step"], line[metric]))
+    kept = {m: {split: p for split, p in splits.items() if len(p) >= _MIN_POINTS} for m, splits in curves.items()}
+    return {metric: splits for metric, splits in kept.items() if splits}

@@ -13,7 +13,7 @@ from data_pipeline.core.errors import KinspanError, quote_error
 from data_pipeline.core.files import read_object
 from pretrain.checkpoints.manifest import find_damage
 from pretrain.checkpoints.reader import get_step, list_checkpoints
-from pretrain.engine.log import read_metrics
+from pretrain.engine.log import find_ends, read_metrics
 from pretrain.modeling.families import FAMILIES
 from pretrain.modeling.pair_model import TOKEN_HEAD, TOKEN_HEAD_INDEX
 
@@ -70,10 +70,9 @@ def _find_checkpoint(source: Path) -> tuple[Path, Path]:
 
 def _write_release(run: Path, weights: Weights, step: int, output: Path, overrides: CardOverrides) -> Facts:
     """Writes weights, config, tokenizer, training curves and model card, and returns the facts on the card."""
-    lines = [line for line in read_metrics(run) if line["step"] <= step]
-    validation = [line for line in lines if line["split"] == "validation"]
+    validation = find_ends(line for line in read_metrics(run) if line["step"] <= step).get("validation", [])
     facts = read_object(run / "run.json", f"{run} cannot be released without it")
-    facts |= {"step": step, "first_validation": validation[:1], "last_validation": validation[-1:]}
+    facts |= {"step": step, "first_validation": validation[:1], "last_validation": validation[1:]}
     facts["revision"] = f"step-{step:08d}"
     with replace_release(output) as partial:
         if facts.get("base"):
@@ -81,6 +80,7 @@ def _write_release(run: Path, weights: Weights, step: int, output: Path, overrid
             fill_adapter_release(run, weights, facts, partial, output, overrides)
         else:
             model_type = _fill_release(run, weights, facts, partial)
+            lines = (line for line in read_metrics(run) if line["step"] <= step)
             curve = CURVE if draw_curve(lines, PRETRAINING_PANELS, partial / CURVE) else ""
             kind: Kind = "bi-encoder" if facts["settings"].get("pair_loss") else "cross-encoder"
             (partial / CARD).write_text(format_card(facts, model_type, overrides, kind, curve), encoding="utf-8")

@@ -204,7 +204,7 @@ class _Urls:
     def __init__(self, url: str) -> None:
         import fsspec
 
-        self.url = url
+        self.url, self.found = url, dict[str, dict]()  # what a listing tells of files: asking again may scan it whole
         with self._report_unreachable():
             self.filesystem, path = fsspec.url_to_fs(url)
             paths = sorted(self.filesystem.glob(path)) if glob.has_magic(url) else [path]
@@ -223,18 +223,21 @@ class _Urls:
 
     def exists(self, url: str) -> bool:
         with self._report_unreachable():
-            return bool(self.filesystem.exists(url))
+            return url in self.found or bool(self.filesystem.exists(url))
 
     def identify(self, url: str) -> str:
         return url
 
     def list_files(self, folder: str) -> list[str]:
         with self._report_unreachable():
-            return list(map(self.filesystem.unstrip_protocol, sorted(self.filesystem.find(folder))))
+            listed = sorted(self.filesystem.find(folder, detail=True).items())
+        infos = {self.filesystem.unstrip_protocol(path): info for path, info in listed}
+        self.found |= {url: info for url, info in infos.items() if info.get("size") is not None}
+        return list(infos)
 
     def stat(self, prefix: str, url: str) -> InputFile:
         with self._report_unreachable():
-            info = self.filesystem.info(url)
+            info = self.found.get(url) or self.filesystem.info(url)
         size, query = int(info.get("size") or 0), url.partition("?")[2].encode()
         # Files of unknown size and time may differ by their query alone, which is not stored
         stamps = [info.get(key) for key in _STAMPS] + ([] if size else [hashlib.sha256(query).hexdigest()])

@@ -15,7 +15,7 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -150,8 +150,8 @@ def build_forum_set(
     if not any(words):
         raise KinspanError(f"--kind {kind}: no question has a word")
     index.index(words, show_progress=False)
-    lines: dict[str, list[str]] = {split: [] for split in SPLITS}
-    counts, num_shared = dict.fromkeys(SPLITS, 0), 0
+    drawn: dict[str, list[tuple[int, list[int], np.ndarray]]] = {split: [] for split in SPLITS}
+    size, num_shared = len(questions), 0
     for n, question in enumerate(show_progress("candidates", "questions", questions)):
         split = splits[n]
         right = [index_of[k] for k in question.links if index_of.get(k, n) != n] if kind == "duplicate" else [n]
@@ -161,20 +161,26 @@ def build_forum_set(
         if not offered[right].all():
             num_shared += 1
             continue
-        counts[split] += 1
         right_texts = {texts[k] for k in right}  # not wrong under another id
-        ranked = np.argsort(-index.get_scores(words[n]), kind="stable").tolist() if words[n] else range(len(questions))
-        similar = (k for k in ranked if offered[k] and questions[k].group != question.group)
-        wrong = islice((k for k in similar if texts[k] not in right_texts), max(0, candidates - len(right)))
-        lines[split] += _write_lines(question, form, questions, right, wrong)
+        scores, missing = index.get_scores(words[n]) if words[n] else np.zeros(size), max(0, candidates - len(right))
+        for limit in (min(10 * candidates, size), size):  # sorting all takes long, and is rarely needed
+            rows = np.flatnonzero(scores >= np.partition(scores, size - limit)[size - limit])
+            ranked = rows[np.argsort(-scores[rows], kind="stable")].tolist()
+            similar = (k for k in ranked if offered[k] and questions[k].group != question.group)
+            wrong = list(islice((k for k in similar if texts[k] not in right_texts), missing))
+            if len(wrong) == missing:
+                break
+        drawn[split].append((n, right, np.array(wrong, dtype=np.int32)))
     if num_shared:
         log.info("left out %d training questions with the right candidate of a dev or test question", num_shared)
+    counts = {split: len(rows) for split, rows in drawn.items()}
     if empty := [split for split in SPLITS if not counts[split] and (split == "train" or shares[split])]:
         raise KinspanError(f"--kind {kind}: no question for {empty[0]}; {sum(counts.values())} have what it needs")
     make_folder(folder)
     for split in SPLITS:
         if counts[split]:
-            write_atomically(folder / f"{split}.jsonl", lines[split])
+            lines = (_write_lines(questions[n], form, questions, right, wrong) for n, right, wrong in drawn[split])
+            write_atomically(folder / f"{split}.jsonl", chain.from_iterable(lines))
         else:  # an earlier call with other shares may have left one
             (folder / f"{split}.jsonl").unlink(missing_ok=True)
     return counts

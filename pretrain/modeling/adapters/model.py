@@ -27,7 +27,7 @@ from .folder import (
 from .layers import AdapterPart, add_layers
 
 Method = Literal["pfeiffer", "lora", "fusion"]
-SIZES = {"pfeiffer": 64, "lora": 8}  # the defaults of --adapter_size: Rücklé et al., 2020; Hu et al., 2021
+SIZES = {"pfeiffer": 64, "lora": 8}  # 64 gives the 5 MB of Rücklé et al., 2020; 8: Hu et al., 2021
 TRAINED_IN_FUSION = ("query", "key")
 
 
