@@ -89,21 +89,16 @@ def decode_pairs(
         for index, rows, row in sorted(pairs, key=lambda pair: pair[0]):
             part = stream.mixture.parts[rows.part]
             a, b, *negatives = (_decode_span(rows.block, spans[row], tokenizer) for spans in rows.texts)
+            texts = {"a": a.pop("text"), "b": b.pop("text"), "negatives": [span["text"] for span in negatives]}
             yield {
                 "index": index,
                 **({"corpus": part.name.partition("/")[0]} if part.name else {}),
                 "objective": part.objective.name,
                 "kind": KINDS[rows.kinds[row]],
                 "label": int(rows.kinds[row] == POSITIVE),
-                "doc_id": a["doc_id"],
-                "title": a["title"],
-                "place": a["place"],
-                "b_doc_id": b["doc_id"],
-                "b_title": b["title"],
-                "b_place": b["place"],
-                "a": a["text"],
-                "b": b["text"],
-                "negatives": [negative["text"] for negative in negatives],
+                **a,
+                **{f"b_{key}": value for key, value in b.items()},
+                **texts,
                 "input_ids": stream.batch(index, 1).input_ids.tolist(),
             }
 

@@ -23,7 +23,7 @@ from .manifest import Manifest as Manifest
 from .manifest import ShardInfo, read_manifest
 from .manifest import fingerprint_corpus as fingerprint_corpus
 from .remote.mirror import Mirror, fetch_all
-from .sources import is_remote
+from .sources import is_url
 from .tokenizers import fingerprint_tokenizer, load_tokenizer
 
 REPAIR = "prepare the corpus again, or copy that file again"
@@ -83,7 +83,7 @@ class Corpus:
 
     def __init__(self, path: str | Path, verify: bool = True, cache: CacheSettings = CacheSettings()) -> None:  # noqa: B008
         self.mirror: Mirror | None = None
-        if is_remote(path):
+        if is_url(path):
             self.mirror = Mirror(str(path), cache)
             self.name, self.folder, self.manifest = self.mirror.store.name, self.mirror.folder, self.mirror.manifest
         else:

@@ -41,9 +41,9 @@ def _parse_source(text: str) -> Source:
     return Source(path, Fraction(weight), objective)
 
 
-def is_remote(path: str | Path) -> bool:
-    """Returns whether a corpus's path is the address of a remote folder, such as s3://bucket/wiki."""
-    return "://" in str(path)
+def is_url(name: str | Path) -> bool:
+    """Returns whether a name is a URL that fsspec opens, such as s3://bucket/wiki, and not a local path."""
+    return "://" in str(name)
 
 
 def list_paths(sources: Sequence[Source]) -> list[str]:

@@ -16,9 +16,8 @@ import torch
 from data_pipeline.core.default_model import list_versions
 from data_pipeline.core.errors import KinspanError, redact
 from data_pipeline.core.files import PROJECT_ROOT
-from data_pipeline.core.settings import cache_settings
 from data_pipeline.corpus import Corpus
-from data_pipeline.sources import is_remote, list_paths
+from data_pipeline.sources import is_url, list_paths
 from pretrain.batches import make_micro_batches
 from pretrain.config import PretrainConfig
 from pretrain.engine import ranks
@@ -100,9 +99,9 @@ def _collect_facts(config: PretrainConfig) -> HostFacts:
         shared["device"] = "processor"
     for path in list_paths(list_sources(config)):
         try:
-            corpus = Corpus(path, verify=False, cache=cache_settings(config))
+            corpus = Corpus(path, verify=False, cache=config.cache)
             shared[f"corpus {redact(path)}"] = corpus.manifest.fingerprint
-            for number in range(0 if is_remote(path) else len(corpus.manifest.shards)):
+            for number in range(0 if is_url(path) else len(corpus.manifest.shards)):
                 corpus.shard(number)
         except (KinspanError, OSError) as error:
             problems.append(str(error))

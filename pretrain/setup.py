@@ -18,7 +18,6 @@ from data_pipeline import tokenizers
 from data_pipeline.core.default_model import DEFAULT_MODEL_NAME, default_model
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import PROJECT_ROOT, JsonObject, read_object
-from data_pipeline.core.settings import cache_settings
 from data_pipeline.sampling.mixture import Mixture
 from data_pipeline.sampling.order import TooFewDocuments
 from data_pipeline.sampling.stream import PairStream
@@ -120,7 +119,7 @@ def set_up(config: PretrainConfig) -> Setup:
     model_name = config.model or default_model()
     tokenizer, family = make_first_on_each_machine(local_rank, lambda: _load_tokenizer(model_name, local_rank))
     corpora = make_first_on_each_machine(
-        local_rank, lambda: open_corpora_for_tokenizer(tokenizer, sources, cache_settings(config))
+        local_rank, lambda: open_corpora_for_tokenizer(tokenizer, sources, config.cache)
     )
     mixture, notes = drop_untrainable(mixture.read_from(*corpora))
     token_loss = choose_token_loss(config, model_name, family)

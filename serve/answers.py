@@ -22,7 +22,7 @@ from finetune.data.files import HUB
 from finetune.data.files import NAME as FILES
 from finetune.data.passages import Paragraphs
 from finetune.data.registry import NAMES, load_split
-from finetune.data.tables import lacks_names, read_nameless_tsv, read_table
+from finetune.data.tables import read_table, read_texts
 from finetune.evaluation.trec import CORPUS, find_beir_file
 
 from .questions import BEIR_ID, take_text
@@ -76,7 +76,7 @@ def read_answers(
 
 
 def stream_answers(source: str, columns: dict[str, str], all_answers: bool) -> Iterator[Answer]:
-    """Yields the answers that ``--answers`` names, with empty and repeated ones; the letters are those of questions."""
+    """Yields the answers of ``--answers``, empty and repeated ones too, with letters folded as in questions."""
     for answer in _open_source(source, columns, all_answers):  # unpaired surrogates become question marks
         valid = Answer._make(text.encode("utf-8", "replace").decode() for text in answer)
         yield valid._replace(text=fold_characters(valid.text))
@@ -107,11 +107,8 @@ def _read_table(path: Path, columns: dict[str, str]) -> Iterator[Answer]:
     """Yields the rows of a table; in BEIR's form each title is prepended to its text, as in BEIR's own evaluation."""
     if unknown := columns.keys() - COLUMNS.keys():
         raise KinspanError(f"--columns: there is no field {min(unknown)!r}; there are {', '.join(COLUMNS)}")
-    table = read_table(path)
+    table = read_table(path) if columns else read_texts(path, chain.from_iterable(COLUMNS.values()))
     names = COLUMNS | {field: (name,) for field, name in columns.items()}
-    if not columns and lacks_names(path, table, chain.from_iterable(COLUMNS.values())):
-        table = read_nameless_tsv(path, ["id", "text"])
-        logger.info(f"{path}: its first line names no columns: read as ids and texts")
     if not columns and {"question", "label"} <= set(table.fields):
         raise KinspanError(f"{path} has labelled questions: give files={path}, or --columns if the labels are others")
     if table.fields and not any(name in table.fields for name in names["text"]):
@@ -184,7 +181,7 @@ def read_paragraphs(documents: list[str]) -> Paragraphs:
 
 
 def _read_documents(sources: list[str]) -> Iterator[tuple[Answer, str]]:
-    """Yields the cleaned paragraphs of documents with the documents' titles, or the answers of a forum, and headings.
+    """Yields cleaned paragraphs with their document's title, or a forum's answers, and the heading above each.
 
     An id is the document's id and a number, with a hash appended if another text has the same. A file's id is the
     source's name and the path in it, so that neither other sources nor other files change it.

@@ -22,11 +22,11 @@ from finetune.ranking.embedder import Embedder, fingerprint_bi_encoder
 
 from .answers import Answer
 from .folder import MANIFEST, BiEncoderFacts, IndexSettings, Manifest, list_files, lock_index, write_manifest
-from .index import MATRIX, TEXTS, WORDS, Index, iterate_answers, map_matrix, map_texts, write_texts, write_words
+from .index import MATRIX, TEXTS, WORDS, Index, iterate_answers, map_texts, write_texts, write_words
 
 logger = logging.getLogger(__name__)
 
-SAMPLE = 100  # texts by which a model is seen not to know their language
+SAMPLE = 100  # texts that are checked for tokens unknown to the model
 STEP = 128  # answers that are encoded before progress is saved
 PROGRESS = "progress.json"
 
@@ -129,7 +129,7 @@ def _read_progress(data: Path, size: tuple[int, int]) -> tuple[int, int]:
     """Returns the number of answers encoded so far, and of those truncated; zeros if the build cannot be resumed."""
     try:
         progress = json.loads((data / PROGRESS).read_text())
-        fits = map_matrix(data / MATRIX).shape == size and len(map_texts(data / TEXTS)) == size[0]
+        fits = np.load(data / MATRIX, mmap_mode="r").shape == size and len(map_texts(data / TEXTS)) == size[0]
         return (progress["rows"], progress["cut"]) if fits else (0, 0)
     except (OSError, ValueError, KeyError, TypeError):
         return 0, 0

@@ -39,7 +39,8 @@ class Index:
 
     def _open(self) -> None:
         data = check_files(self.folder, self.manifest)
-        self.texts, self.matrix = map_texts(data / TEXTS), map_matrix(data / MATRIX)
+        self.texts = map_texts(data / TEXTS)
+        self.matrix = np.load(data / MATRIX, mmap_mode="c")  # copy-on-write: torch warns of read-only arrays
         size = (self.manifest.rows, self.manifest.model["dimension"])
         if self.matrix.shape != size or len(self.texts) != size[0]:
             raise KinspanError(f"{self.folder / MANIFEST} does not fit its files: {REBUILD}")
@@ -55,11 +56,6 @@ class Index:
 def map_words(folder: Path) -> bm25s.BM25 | None:
     """Maps a BM25 index, for ``find_by_words``; None if no answer contains a word."""
     return bm25s.BM25.load(str(folder), mmap=True, show_progress=False) if folder.is_dir() else None
-
-
-def map_matrix(path: Path) -> np.ndarray:
-    """Maps a matrix copy-on-write: torch warns of read-only arrays."""
-    return np.load(path, mmap_mode="c")
 
 
 def write_words(folder: Path, texts: list[str], language: str) -> None:

@@ -10,7 +10,7 @@ from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.settings import ABOVE_0, NOT_BELOW_0, REQUIRED, setting
 from data_pipeline.matching import fold_characters
 from data_pipeline.prepare.document import QUESTION_IDS
-from finetune.data.tables import lacks_names, read_nameless_tsv, read_table
+from finetune.data.tables import read_texts
 from finetune.evaluation.trec import QRELS, QUERIES, find_beir_file, is_trec_id, read_beir_qrels
 
 logger = logging.getLogger(__name__)
@@ -63,9 +63,7 @@ def read_questions(source: str) -> dict[str, str]:
     path = find_beir_file(Path(source), QUERIES) or Path(source)
     if path.is_dir():
         raise KinspanError(f"{path}: this folder has no {QUERIES}")
-    table = read_table(path)
-    if lacks_names(path, table, (*QUESTION_IDS, *TEXTS)):
-        table = read_nameless_tsv(path, ["id", "text"])
+    table = read_texts(path, (*QUESTION_IDS, *TEXTS))
     known = QUESTION_IDS, TEXTS
     id_column, text_column = (next((name for name in names if name in table.fields), "") for names in known)
     if table.fields and not (id_column and text_column):

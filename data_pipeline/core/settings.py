@@ -101,10 +101,10 @@ class CacheFlags:
     cache_gb: float = setting(20.0, ABOVE_0, may_change=True)
     """Maximum gigabytes of shards in that folder; the least recently used ones are removed first."""
 
-
-def cache_settings(config: CacheFlags) -> CacheSettings:
-    """Returns the cache that the flags ask for."""
-    return CacheSettings(config.cache_dir, config.cache_gb)
+    @property
+    def cache(self) -> CacheSettings:
+        """Returns the cache that the flags ask for."""
+        return CacheSettings(self.cache_dir, self.cache_gb)
 
 
 class ValueType(NamedTuple):

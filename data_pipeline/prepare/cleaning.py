@@ -103,7 +103,7 @@ _NON_EUROPEAN_STOPS = re.compile(
 
 
 def normalise(text: str) -> str:
-    """Folds white space, of which Chinese lines have none between them, and replaces NULs and lone surrogates."""
+    """Folds white space (none between Chinese lines), and replaces NULs and lone surrogates."""
     if "\x00" in text:
         text = text.replace("\x00", " ")
     if not text.isascii():

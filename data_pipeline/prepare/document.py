@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 log = logging.getLogger(__name__)
-# The names that a field or a column of ids may have, in every file that is read; the first that is there counts
+# Names that a field or column of ids may have in any file; the first one present counts
 ROW_IDS = ("id", "_id")
 DOCUMENT_IDS = (*ROW_IDS, "answer_id", "aid", "passage_id", "pid", "docid", "doc_id", "docno", "corpus-id")
 QUESTION_IDS = (*ROW_IDS, "question_id", "query_id", "query-id", "qid")

@@ -204,7 +204,7 @@ def _list_fields(document: Document) -> list[str]:
 
 
 def _list_texts(document: Document, paragraphs: list[str]) -> list[str]:
-    """Returns what may be of a test set: the id, the texts, and the body of a post beside its paragraphs."""
+    """Returns what is compared with a test set: the id, the texts, and a post's whole body."""
     body = [" ".join(paragraphs)] if document.is_post else []
     return [document.id, *paragraphs, *map(normalise, _list_fields(document)), *body]
 

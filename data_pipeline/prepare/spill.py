@@ -124,7 +124,7 @@ class SpillWriter:
         """Writes the pending documents as one record batch, sorted by ``place``."""
         if not self._pending:
             return
-        rows = join_batches(self._pending)
+        rows = pa.concat_batches(self._pending)
         self._pending, self._pending_bytes = [], 0
         self._file.write_batch(rows.take(pa.array(np.argsort(rows.column("place").to_numpy(), kind="stable"))))
 
@@ -146,12 +146,6 @@ class SpillWriter:
         counts: dict[str, object] = {"documents": self.num_documents, "paragraphs": len(paragraphs)}
         counts |= {"bytes": self.num_bytes, "filled": filled, **tallies}
         write_atomically(self.folder / f"{self.key}.json", json.dumps(counts, ensure_ascii=False))
-
-
-def join_batches(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    """Copies record batches into one."""
-    (rows,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
-    return rows
 
 
 def save_atomically(path: Path, values: np.ndarray) -> None:
@@ -197,9 +191,9 @@ class Spills:
                     batches.append(batch.slice(low, high - low))
                     tasks.append(np.full(high - low, task))
             if len(batches) > MAX_OPEN:
-                batches = [join_batches(batches)]
+                batches = [pa.concat_batches(batches)]
         if not batches:
             return None, np.empty(0, dtype=np.int64)
-        rows, task_of = join_batches(batches), np.concatenate(tasks)
+        rows, task_of = pa.concat_batches(batches), np.concatenate(tasks)
         order = np.lexsort((rows.column("number").to_numpy(), task_of))
         return rows.take(pa.array(order)), task_of[order]

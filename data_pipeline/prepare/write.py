@@ -16,7 +16,7 @@ from data_pipeline.sampling.pairs import Objective
 from .cleaning import Tally
 from .duplicates import DUPLICATE, KEPT, NEAR_DUPLICATE, WHY_BOILERPLATE, WHY_REPEATED, read_removed
 from .plan import load_plan
-from .spill import HIDDEN_COLUMNS, Spills, join_batches, make_spill_schema, read_keys
+from .spill import HIDDEN_COLUMNS, Spills, make_spill_schema, read_keys
 
 SHARD_TOKENS = 1 << 24  # about 33 MB per shard, at two bytes per token
 UNKNOWN_TOKENS = "tokens that stand for unknown text"
@@ -137,7 +137,7 @@ def _count_rows(rows: pa.RecordBatch, unknown_id: int | None, tally: Tally) -> N
 def write_shard(rows: pa.RecordBatch, path: Path) -> None:
     """Writes a single, uncompressed record batch, whose offsets can be memory-mapped as an index."""
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, rows.schema) as writer:
-        writer.write_batch(join_batches([rows]))
+        writer.write_batch(rows)
     sync(path)
 
 

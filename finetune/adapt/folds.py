@@ -93,8 +93,8 @@ def train_in_folds(
 
     start: scores ``[N]`` of the model before training, if it ranks
 
-    The number of updates that scores a fold is the one whose MAP is highest on the other folds: no question has a say
-    in what scores it.
+    A fold is scored after the number of updates with the highest MAP on the other folds: no question chooses its own
+    scorer.
     """
     scored, fold_of = questions.scored, questions.assign_folds(training.num_folds)
     steps = np.linspace(0, training.max_updates, VALIDATIONS + 1, dtype=int)

@@ -21,7 +21,7 @@ from pretrain.modeling.pair_model import holds_no_weights
 from .questions import MIN_QUESTIONS, Questions, divide, thin
 
 DEPTH, MAX_QUESTIONS = 25, 1000  # paragraphs that each search finds, and questions
-ADDED_DEPTH, MAX_ADDED, MAX_PARAGRAPHS = 10, 100, 20_000  # of a search beside labelled candidates, to take minutes
+ADDED_DEPTH, MAX_ADDED, MAX_PARAGRAPHS = 10, 100, 20_000  # limits of a search beside labels, to take minutes
 CACHED = 50_000  # texts whose vectors are stored in one file, so that a killed command keeps those before
 MIN_PAIRS = 5  # of words, of a labelled answer that is sought in longer paragraphs
 
@@ -101,7 +101,7 @@ def _search(
 
 
 def cache_array(folder: Path, key: str, compute: Callable[[], np.ndarray]) -> np.ndarray:
-    """Returns the array of this key in the folder, which it is computed for once."""
+    """Returns the folder's array of this key, which is computed only once."""
     path = folder / f"{hashlib.sha256(key.encode('utf-8', 'replace')).hexdigest()[:16]}.npy"
     if not path.is_file():
         folder.mkdir(parents=True, exist_ok=True)

@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 TRAIN, DEV, TEST = "train", "dev", "test"
 TEST_FILE = "test/test.jsonl"  # in an adaptation's folder
 SAMPLE, SELQA = "selqa-sample", Path(__file__).with_name("selqa")  # questions that are shipped, and their folder
-# So that a first look takes minutes on a processor: questions and candidates to train on, to compare by, and to test on
+# Maximum questions and candidates to train on, compare by and test on, so that a first look takes minutes on a CPU
 MAX_TRAINED, MAX_COMPARED, MAX_TESTED = (2000, 40_000), (300, 3000), (500, 5000)
 MIN_QUESTIONS = 10  # with a right and a wrong candidate; with fewer no comparison could show a gain
 FEW_QUESTIONS = 50  # with fewer, a figure is rough
@@ -86,7 +86,7 @@ class Questions:
 
     @property
     def num_folds(self) -> int:
-        """Returns the number of folds that all questions are worth."""
+        """Returns the number of folds for all questions."""
         return FOLDS_OF_MANY if self.compared.sum() > MANY else FOLDS
 
     def assign_folds(self, num_folds: int) -> np.ndarray:
@@ -181,7 +181,7 @@ def _find_usable(given: str, data: AnswerSet) -> np.ndarray:
 
 
 def _read_pool(given: str, columns: str | None) -> tuple[AnswerSet, AnswerSet | None]:
-    """Returns the pooled train and dev questions, and the test set, which takes their place if it is alone."""
+    """Returns the pooled train and dev questions, and the test set; a lone test set becomes the pool."""
     name, _, place = make_spec(given).partition("=")
     if name == FILES and Path(place).exists() and not has_splits(Path(place)):
         return load_unsplit(Path(place), parse_columns(columns) or {}), None
@@ -210,7 +210,7 @@ def _remove_tested(given: str, pool: AnswerSet, test: AnswerSet, notes: list[str
 
 
 def thin(data: AnswerSet, most: tuple[int, int], notes: list[str]) -> AnswerSet:
-    """Returns at most so many questions and about at most so many candidates, drawn at random.
+    """Returns a random sample of at most ``most[0]`` questions and about ``most[1]`` candidates.
 
     Questions are dropped first, down to MIN_DRAWN. Then each keeps the same share of its right and of its wrong
     candidates, and at least one of each: a MAP among all right and few wrong ones would be far too high.

@@ -58,7 +58,7 @@ PRETRAINING, RELEASE = "pretrain", "release"
 LOOKS = "looks"  # key in STARTED: the questions that judged, by a hash of them and of the scores that they judged
 ANSWERS = "answers"  # key in STARTED: a hash of the answers that the pre-training leaves out
 FEW_PARAGRAPHS = 200  # with fewer, hardly anything is learned
-MEASURED_UPDATES = 100  # what warm-up and decay need; their speed turns a time budget into updates
+MEASURED_UPDATES = 100  # enough for warm-up and decay; their speed converts a time to updates
 WORTH_GOING_ON = 1.25  # times MEASURED_UPDATES: going on for less costs as much as it adds
 SMALL = 384  # maximum hidden size of a small encoder, which takes the higher of these rates
 # A wsd schedule stays at its peak, and learns more at half the rate of the triangular recipes (benchmarks/RESULTS.md)
@@ -114,7 +114,7 @@ def _load(options: AdaptOptions, hooks: PipelineHooks) -> Questions:
 
 
 def _add_search(options: AdaptOptions, questions: Questions, num_paragraphs: int, hooks: PipelineHooks) -> Questions:
-    """Returns the questions with a search of the documents beside labels, or with a note that says why without."""
+    """Adds a search of the documents to labelled questions, or a note on why there is none."""
     reason = f"more than {MAX_PARAGRAPHS:,} paragraphs"
     try:
         if num_paragraphs <= MAX_PARAGRAPHS:
@@ -169,7 +169,7 @@ def _run_stages(options: AdaptOptions, questions: Questions | None, hooks: Pipel
 def _prepare(
     options: AdaptOptions, hooks: PipelineHooks, questions: Questions | None
 ) -> tuple[Path, str, int, list[str]]:
-    """Makes the corpus, of a forum without labelled answers; returns it, objective, number of paragraphs, and notes."""
+    """Makes the corpus (a forum's lacks labelled answers); returns it, objective, number of paragraphs and notes."""
     corpus = options.output / "corpus"
     counts = hooks.prepare(options.documents, options.model, corpus, [])
     num_paragraphs, objective, left_out = counts["paragraphs"], hooks.choose(corpus), 0
@@ -302,7 +302,7 @@ class Comparison:
         return verdict
 
     def _count_looks(self, judging: AnswerSet) -> int:
-        """Returns how many different sets of rankers these questions, or some of them, have judged, now included."""
+        """Returns how many sets of rankers any of these questions have judged, this one included."""
         path = self.options.output / STARTED
         record = read_object(path, "delete it")
         scores = np.concatenate([ranker.scores[: self.data.num_pairs] for ranker in self.rankers]).round(4).tolist()

@@ -59,9 +59,9 @@ LEARNED = (
     "rankers are that need no training."
 )
 
-LEVEL = 0.04  # p of a shown gain; of simulated verdicts about rankers that are no better 3.6 to 4.4% are then wrong
+LEVEL = 0.04  # p up to which a gain is shown; if no ranker is better, 3.6 to 4.4% of simulated verdicts are wrong
 GAIN = 0.05  # that a user would care about
-LIKELY = 0.84  # standard errors, beyond those of p, that a gain must have to be shown with a probability of .8
+LIKELY = 0.84  # standard errors, beyond those of p, for a power of .8
 SMALL_GAIN, COSTLY = 0.01, 10  # a ranker with a smaller gain is not worth this many times the time
 
 
@@ -84,8 +84,8 @@ class Verdict:
 
 
 def choose_best(rankers: list[Ranker], maps: dict[str, float], ms: dict[str, float]) -> Ranker:
-    """Returns the ranker with the highest MAP; or, where that gains less than SMALL_GAIN over one that takes a
-    COSTLY part of its time, the best of these; ms: milliseconds per question."""
+    """Returns the ranker with the highest MAP, or the best of those that are COSTLY times as fast and less than
+    SMALL_GAIN below it; ms: milliseconds per question."""
     best = max(rankers, key=lambda ranker: maps[ranker.name])
     least, most = maps[best.name] - SMALL_GAIN, ms[best.name] / COSTLY
     as_good = [ranker for ranker in rankers if maps[ranker.name] > least and ms[ranker.name] <= most]

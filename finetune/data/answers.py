@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import pairwise, starmap
 
 import numpy as np
 import pyarrow as pa
@@ -52,8 +52,7 @@ class AnswerSet:
 
     def question_slices(self) -> Iterator[slice]:
         """Yields the rows of each question as a slice."""
-        for first, end in pairwise(self.starts.tolist()):
-            yield slice(first, end)
+        return starmap(slice, pairwise(self.starts.tolist()))
 
     @property
     def positives(self) -> np.ndarray:
@@ -129,9 +128,6 @@ class Distinct:
 
 def concatenate(sets: Sequence[AnswerSet]) -> AnswerSet:
     """Returns the questions of all splits as one; an id that is in two splits gets the split's name."""
-    first = sets[0]
-    if len(sets) == 1:
-        return first
     taken: set[str] = set()
     ids: list[str] = []
     for data in sets:
@@ -139,7 +135,7 @@ def concatenate(sets: Sequence[AnswerSet]) -> AnswerSet:
         taken |= set(data.question_ids)
     sizes = np.concatenate([np.diff(data.starts) for data in sets])
     return replace(
-        first,
+        sets[0],
         question_ids=ids,
         questions=[text for data in sets for text in data.questions],
         starts=np.append(0, np.cumsum(sizes)).astype(np.int64),
@@ -164,12 +160,10 @@ def fold_text(text: str) -> str:
 
 def number_pairs(data: AnswerSet, questions: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """Returns numbers, from N on, of the pairs of these questions with these rows, which may be another question's."""
-    return data.num_pairs + questions.astype(np.int64) * data.num_pairs + rows
+    return (1 + questions.astype(np.int64)) * data.num_pairs + rows
 
 
 def resolve_pairs(pairs: np.ndarray, question_of: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Returns the question and the candidate's row of each pair; pairs: rows, or from ``number_pairs``."""
-    size = len(question_of)
-    beyond = pairs >= size
-    rows = np.where(beyond, (pairs - size) % size, pairs)
-    return np.where(beyond, (pairs - size) // size, question_of[rows]), rows
+    number, rows = np.divmod(pairs, len(question_of))
+    return np.where(number, number - 1, question_of[rows]), rows

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import chain
 
 import numpy as np
-from scipy.sparse import coo_matrix, csr_matrix
+from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 
 from data_pipeline.matching import CJK, list_words
@@ -23,26 +23,19 @@ def pair_similar(first: Sequence[str], second: Sequence[str]) -> tuple[np.ndarra
     Texts are similar if their sets of words have a Jaccard index of ``SIMILAR`` or more, whatever their case,
     order and punctuation; a Chinese or Japanese character is a word. A text without a word is similar to none.
     """
-    spaced = [[re.sub(f"[{CJK}]", r" \g<0> ", text) for text in texts] for texts in (first, second)]
-    words = [[set(list_words(text)) for text in texts] for texts in spaced]
-    column_of = {word: column for column, word in enumerate(set(chain.from_iterable(chain(*words))))}
-    left, right = (_count_words(sets, column_of) for sets in words)
-    sizes = np.array([len(one) for one in words[1]])
-    rows, columns = [], []
+    from sklearn.preprocessing import MultiLabelBinarizer  # takes a second
+
+    spaced = (re.sub(f"[{CJK}]", r" \g<0> ", text) for text in (*first, *second))
+    words = MultiLabelBinarizer(sparse_output=True).fit_transform([set(list_words(text)) for text in spaced])
+    sizes, right = np.diff(words.indptr), words[len(first) :]  # [texts, words]: 1 where the text has the word
+    rows, columns = [np.zeros(0, int)], [np.zeros(0, int)]
     for start in range(0, len(first), BLOCK):
-        shared = coo_matrix(left[start : start + BLOCK] @ right.T)
-        all_words = np.array([len(words[0][row]) for row in shared.row + start], dtype=int) + sizes[shared.col]
+        shared = coo_matrix(words[start : min(start + BLOCK, len(first))] @ right.T)
+        all_words = sizes[shared.row + start] + sizes[len(first) :][shared.col]
         similar = shared.data >= SIMILAR * (all_words - shared.data)
         rows.append(shared.row[similar] + start)
         columns.append(shared.col[similar])
-    return np.concatenate([*rows, np.zeros(0, int)]), np.concatenate([*columns, np.zeros(0, int)])
-
-
-def _count_words(sets: list[set[str]], column_of: dict[str, int]) -> csr_matrix:
-    """Returns ``[texts, words]``: 1 where the text has the word."""
-    columns = [column_of[word] for words in sets for word in words]
-    starts = np.append(0, np.cumsum([len(words) for words in sets]))
-    return csr_matrix((np.ones(len(columns)), columns, starts), shape=(len(sets), max(1, len(column_of))))
+    return np.concatenate(rows), np.concatenate(columns)
 
 
 def group_questions(data: AnswerSet, places: Sequence[Collection[str]] = ()) -> np.ndarray:

@@ -182,9 +182,9 @@ def find_candidates(
     right, paragraphs: from ``locate_answers``; the candidates' ids are the rows of paragraphs
     rankings:          the rows that each search found for each question, ``[R][Q]``
 
-    The first mask, ``[N]`` bool, is False for right passages that no search found, and which so have no rank. The
-    second is False for wrong candidates that may be right: one nearly contains the other,
-    or it is beside a right passage in a document.
+    The first mask, ``[N]`` bool, is False for right passages that no search found: they have no rank. The second is
+    False for wrong candidates that may be right: one nearly contains the other, or it is beside a right passage in a
+    document.
     """
     texts, documents = paragraphs.texts, paragraphs.documents
     read_words = cache(lambda row: frozenset(list_words(texts[row])))

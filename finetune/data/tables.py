@@ -5,6 +5,7 @@ beginning of a block, so that a message could not name the line.
 """
 
 import csv
+import logging
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ from data_pipeline.prepare.readers.compression import COMPRESSED_SUFFIXES, open_
 
 from .collect import SourceRow
 
+log = logging.getLogger(__name__)
 REQUIRED, OPTIONAL = ("question", "answer", "label"), ("question_id", "answer_id")
 IDS = {"question_id": QUESTION_IDS, "answer_id": ("answer_id", "aid", "passage_id", "pid")}  # and ROW_IDS, of either
 FORMATS = (".jsonl", ".csv", ".tsv", ".parquet")
@@ -126,20 +128,18 @@ def read_quoted_tsv(path: Path) -> Table:
     return _read_separated(path, partial(_read_csv, delimiter="\t", strict=False))
 
 
-def lacks_names(path: Path, table: Table, known: Iterable[str]) -> bool:
-    """Returns whether a .tsv file begins with an id and a text instead of column names, which have no digits."""
-    nameless = len(table.fields) == 2 and not set(table.fields) & set(known)
-    return nameless and ".tsv" in path.suffixes and any(map(str.isdigit, table.fields[0]))
-
-
-def read_nameless_tsv(path: Path, fields: list[str]) -> Table:
-    """Opens a .tsv file whose first line is a row already, as in MS MARCO's queries.tsv and collection.tsv."""
+def read_texts(path: Path, known: Iterable[str]) -> Table:
+    """Opens a table with ``known`` columns, or a .tsv file of ids and texts without their names, as MS MARCO's are."""
+    table, names = read_table(path), ["id", "text"]
+    has_names = ".tsv" not in path.suffixes or len(table.fields) != 2 or not set(known).isdisjoint(table.fields)
+    if has_names or not any(map(str.isdigit, table.fields[0])):  # names of columns have no digits
+        return table
+    log.info("%s: its first line names no columns: read as ids and texts", path)
 
     def records(columns: list[str]) -> Iterator[tuple[int, Record]]:
-        for number, values in read_fields(path, *fields):
-            yield number, dict(zip(fields, values, strict=True))
+        return ((number, dict(zip(names, values, strict=True))) for number, values in read_fields(path, *names))
 
-    return Table(f"{path} line", fields, records)
+    return Table(f"{path} line", names, records)
 
 
 def _read_parquet(path: Path) -> Table:

@@ -28,7 +28,7 @@ MAX_WORD = 100  # characters of a word that are compared, so that stored stems c
 _OPTIONAL = re.compile(f"[{POINTS}\u0640]")  # stress, vowels and long lines of Arabic words; the dot of a lower-case İ
 K1, B = 1.5, 0.75  # the defaults of bm25s
 ENGLISH, UNSTEMMED = "en", "none"
-SAMPLE, MIN_SAMPLE = 20, 100  # texts of which the language is guessed, and characters below which it is English
+SAMPLE, MIN_SAMPLE = 20, 100  # texts from which the language is guessed; with fewer characters it is English
 _lock = Lock()  # threads must not use a stemmer at once
 
 

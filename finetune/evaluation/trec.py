@@ -114,14 +114,10 @@ def write_predictions(folder: Path, data: AnswerSet, scores: np.ndarray, tag: st
     run.txt and predictions.jsonl have the candidates best first, as trec_eval ranks them. Scores read back unchanged.
     Each line of predictions.jsonl is a question: ``{question_id, question, candidates: [{id, text, score, label}]}``.
     """
-    ids, labels = data.answer_ids.to_pylist(), data.labels.tolist()
+    labels = data.labels.tolist()
     write_ranking(folder, data, scores, tag, labels)
-    judged = (
-        f"{question} 0 {ids[row]} {labels[row]}\n"
-        for question, rows in zip(data.question_ids, data.question_slices(), strict=True)
-        for row in range(rows.start, rows.stop)
-    )
-    write_atomically(folder / "qrels.txt", judged)
+    rows = zip(data.question_of, data.answer_ids.to_pylist(), labels, strict=True)
+    write_atomically(folder / "qrels.txt", (f"{data.question_ids[q]} 0 {name} {label}\n" for q, name, label in rows))
 
 
 def write_ranking(folder: Path, data: AnswerSet, scores: np.ndarray, tag: str, labels: list[int] | None = None) -> None:

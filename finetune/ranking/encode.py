@@ -139,7 +139,7 @@ def group_by_length(lengths: np.ndarray, batch_tokens: int, rows: np.ndarray) ->
 
 
 def log_cut(data: AnswerSet, cut: np.ndarray, max_length: int) -> None:
-    """Logs how many pairs are truncated, or have a truncated text: those of ``cut``, ``[N]`` bool."""
+    """Logs how many pairs are truncated or have a truncated text, by the mask ``cut``, ``[N]`` bool."""
     if cut.any():
         counts = int(cut.sum()), len(cut), int(data.labels[cut].sum()), max_length
         log.info("%s %s: %d of %d pairs, %d of them right, are truncated to %s tokens", data.name, data.split, *counts)

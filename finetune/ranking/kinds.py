@@ -77,7 +77,7 @@ def _has_modules(name_or_dir: str) -> bool:
 
 
 def read_settings(name_or_dir: str, name: str = "config_sentence_transformers.json") -> JsonObject:
-    """Returns what sentence-transformers notes beside a model; by default its kind and prompts."""
+    """Reads a settings file of sentence-transformers; by default that of kind and prompts."""
     path = cached_file(name_or_dir, name, **ABSENT)
     return read_object(Path(path), "copy it again") if path else {}
 

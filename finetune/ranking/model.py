@@ -130,7 +130,7 @@ def _load_cross_encoder(name_or_dir: str, kind: str, max_length: int | None, pre
     def run(data: AnswerSet) -> tuple[np.ndarray, np.ndarray]:
         pairs = encode_pairs(data, tokenizer, length)
         if isinstance(scorer, Ranker):
-            scores = score_pairs(scorer, pairs, scorer.device, f"scoring with {name}", precision)
+            scores = score_pairs(scorer, pairs, scorer.classifier.device, f"scoring with {name}", precision)
         else:
             texts = zip((data.questions[n] for n in data.question_of), data.answers.to_pylist(), strict=True)
             logits = scorer.predict(list(texts), show_progress_bar=False)

@@ -59,10 +59,6 @@ class Ranker(nn.Module):
         self.family = FAMILIES[classifier.config.model_type]
         prepare_encoder(self, classifier.base_model)
 
-    @property
-    def device(self) -> torch.device:
-        return self.classifier.device
-
     def forward(self, **inputs: Any) -> torch.Tensor:
         """Returns logits ``[n]`` of a packed batch, see encode.EncodedPairs.pack."""
         hidden = encode_packed(self.classifier.base_model, inputs)
@@ -146,7 +142,7 @@ def load_own_tokenizer(name_or_dir: str) -> PreTrainedTokenizerBase:
 
 
 def find_max_length(name_or_dir: str) -> int:
-    """Returns a model's own length in tokens, to which it cuts a pair, or a text if it is a bi-encoder.
+    """Returns a model's maximum length in tokens, of a pair or, for a bi-encoder, of a text.
 
     It is that of a release's training, or of settings for sentence-transformers; else the smaller of its tokenizer's
     maximum, which fine-tuning writes, and its positions; or 512.

@@ -192,8 +192,8 @@ def _measure_once(path: Path, key: Sequence[object], measure: Callable[[], JsonO
 def measure_baselines(config: FinetuneConfig, data: AnswerSet, folder: Path) -> dict[str, dict[str, float]]:
     """Returns the mean metrics of each baseline on a split; they are measured once, and kept in ``folder``.
 
-    The base model ranks as it is, at its own length: by its head where it has one, by the similarity of its embeddings
-    where it is an embedding model, and else not at all. Run by every rank.
+    The untrained base model ranks at its own length, by its head or by the similarity of its embeddings; with neither
+    it has no row. Run by every rank.
     """
     model, metrics = str(config.model), list_metrics(config)
 

@@ -118,8 +118,7 @@ def draw_examples(data: AnswerSet, seed: int, epoch: int, own_negatives: int) ->
 
 def read_labels(labels: np.ndarray, pairs: np.ndarray) -> np.ndarray:
     """Returns the labels of pairs by their numbers: those of the rows, and 0 beyond them."""
-    inside = pairs < len(labels)
-    return np.where(inside, labels[np.where(inside, pairs, 0)], 0)
+    return np.where(pairs < len(labels), labels[pairs % len(labels)], 0)
 
 
 def flip_labels(labels: np.ndarray, share: float, seed: int) -> np.ndarray:

@@ -11,7 +11,7 @@ from typing import Any
 from data_pipeline.core.default_model import default_model
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import read_object, write_atomically
-from data_pipeline.core.settings import cache_settings, make_config
+from data_pipeline.core.settings import make_config
 from data_pipeline.tokenizers import load_tokenizer
 from pretrain.config import PretrainConfig, as_dict
 from pretrain.engine.ranks import barrier
@@ -57,7 +57,7 @@ def run_pretraining(config: PretrainConfig) -> None:
 def _fingerprint_inputs(config: PretrainConfig) -> dict[str, list[str]]:
     """Returns fingerprints of the corpora and models that a stage reads."""
     model = config.model or default_model()
-    corpora = open_corpora(list_sources(config), cache_settings(config), lambda: load_tokenizer(model), verify=False)
+    corpora = open_corpora(list_sources(config), config.cache, lambda: load_tokenizer(model), verify=False)
     generators = [config.generator] if parse_size_factor(config.generator) is None else []
     models = [model, *config.adapters, *generators]
     return {

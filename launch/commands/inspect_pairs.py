@@ -11,7 +11,7 @@ from data_pipeline.browse import decode_pairs, format_pair
 from data_pipeline.core.command_line import parse
 from data_pipeline.core.default_model import default_model
 from data_pipeline.core.errors import KinspanError
-from data_pipeline.core.settings import ABOVE_0, NOT_BELOW_0, SEEDS, cache_settings, setting
+from data_pipeline.core.settings import ABOVE_0, NOT_BELOW_0, SEEDS, setting
 from data_pipeline.sampling.stream import PairStream
 from pretrain.config import VALIDATION_SEED, DataSettings
 from pretrain.planning.corpora import build_mixture, drop_untrainable, list_sources, mix_validation, open_corpora
@@ -59,7 +59,7 @@ def main() -> Iterator[str]:
         raise KinspanError(f"--start {config.start} --count {config.count}: their sum must be below {MAX_PAIRS}")
     sources = list_sources(config)
     mixture = build_mixture(config, sources)
-    corpora = open_corpora(sources, cache_settings(config), lambda: tokenizers.load_tokenizer(default_model()))
+    corpora = open_corpora(sources, config.cache, lambda: tokenizers.load_tokenizer(default_model()))
     tokenizer = tokenizers.load_tokenizer(corpora[0].tokenizer_folder)
     mixture, notes = drop_untrainable(mixture.read_from(*corpora))
     default_seed = 1

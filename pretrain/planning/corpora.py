@@ -16,7 +16,6 @@ import numpy as np
 from data_pipeline import tokenizers
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import find_cache, hold_lock
-from data_pipeline.core.settings import cache_settings
 from data_pipeline.corpus import Corpus
 from data_pipeline.manifest import read_manifest
 from data_pipeline.remote.cache import CacheSettings
@@ -24,7 +23,7 @@ from data_pipeline.sampling.anchors import get_usable_counts, open_block
 from data_pipeline.sampling.mixture import Mixture, MixturePart
 from data_pipeline.sampling.order import MIN_DOCUMENTS, TooFewDocuments
 from data_pipeline.sampling.random_bits import draw_random_bits
-from data_pipeline.sources import Source, is_remote, list_paths, name_corpora, parse_sources
+from data_pipeline.sources import Source, is_url, list_paths, name_corpora, parse_sources
 from objectives import OBJECTIVES, parse_mixture
 from objectives.contrastive import as_contrastive
 from objectives.negatives import MAX_WALKED
@@ -43,7 +42,7 @@ MAX_PARTS = 1000  # the log has figures for each
 
 def list_sources(config: DataSettings) -> tuple[Source, ...]:
     """Returns the corpora of ``--corpus`` that ``--forums`` and ``--min_questions`` leave."""
-    return choose_forums(parse_sources(config.corpus), config.forums, config.min_questions, cache_settings(config))
+    return choose_forums(parse_sources(config.corpus), config.forums, config.min_questions, config.cache)
 
 
 def expect_inputs(config: PretrainConfig) -> None:
@@ -52,7 +51,7 @@ def expect_inputs(config: PretrainConfig) -> None:
     sources = list_sources(config)
     build_mixture(config, sources)
     for path in list_paths(sources):
-        if not is_remote(path):
+        if not is_url(path):
             read_manifest(Path(path), path)
 
 

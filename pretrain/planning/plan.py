@@ -14,10 +14,9 @@ from transformers import AutoModelForSequenceClassification, PreTrainedConfig, P
 from data_pipeline import tokenizers
 from data_pipeline.core.default_model import default_model
 from data_pipeline.core.errors import KinspanError
-from data_pipeline.core.settings import cache_settings
 from data_pipeline.sampling.mixture import Mixture
 from data_pipeline.sampling.stream import PairStream
-from data_pipeline.sources import is_remote, list_paths
+from data_pipeline.sources import is_url, list_paths
 from objectives.mlm import MaskedLM
 from pretrain.batches import CPU_MICRO_BATCH, SAMPLE, TrainedModel, to_tensors
 from pretrain.config import PretrainConfig
@@ -209,8 +208,8 @@ def _open_stream(
     notes: list[str],
 ) -> PairStream | None:
     """Returns the run's pairs; None, with a note, if a corpus is missing."""
-    sources, cache = list_sources(config), cache_settings(config)
-    folders = [Path(path) for path in list_paths(sources) if not is_remote(path)]
+    sources, cache = list_sources(config), config.cache
+    folders = [Path(path) for path in list_paths(sources) if not is_url(path)]
     if not sources:
         folders = [Path("the default corpus") if tokenizer is None else default_corpus_folder(tokenizer)]
     for folder in folders:

@@ -22,7 +22,7 @@ from .waiting import SearchQueue, ServiceSettings
 logger = logging.getLogger(__name__)
 
 MAX_EXAMPLES, MAX_EXAMPLE_CHARS = 30, 200  # number and length of the example questions
-SAMPLED_ANSWERS = 600  # answers of the index among which example questions are looked for
+SAMPLED_ANSWERS = 600  # answers of the index that example questions are taken from
 MAX_CONNECTIONS = 900  # below the usual limit of open files
 MAX_HEAD = 16 * 1024  # bytes of a request line with its headers
 MIN_TOKEN = 16  # characters

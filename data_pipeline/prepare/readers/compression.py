@@ -14,17 +14,13 @@ from typing import IO
 import pyarrow as pa
 
 from data_pipeline.core.errors import quote_error, redact
+from data_pipeline.sources import is_url
 
 from .reader import Meter, SourceFile
 
 COMPRESSED_SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
 _TARS = {".tgz": ".gz", ".tbz2": ".bz2", ".txz": ".xz"}
 File = IO[bytes] | io.RawIOBase | io.BufferedIOBase
-
-
-def is_url(name: str) -> bool:
-    """Tells whether a name is a URL that fsspec opens, such as ``s3://bucket/key``."""
-    return "://" in name
 
 
 def is_compressed(name: str) -> bool:

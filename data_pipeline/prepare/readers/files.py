@@ -97,7 +97,7 @@ def find_input_files(inputs: list[str]) -> InputFiles:
 
 
 def _expect_no_prefix(names: list[str]) -> list[str]:
-    """Raises KinspanError if a file that was found is named as if its reader stood first: only users name programs."""
+    """Raises KinspanError if a found file's name begins like a reader's prefix: only users may name programs."""
     if name := next((name for name in names if split_prefix(name)[0]), None):
         raise KinspanError(f"{name}: the part before the colon names a reader: rename the file")
     return names

@@ -33,7 +33,7 @@ class Meter:
 
 @dataclass(frozen=True)
 class FilePart:
-    """A part ``[begin, end)`` of a file, for one task, in the reader's unit: bytes, row groups or members."""
+    """A part ``[begin, end)`` of a file, for one task, in the reader's unit, such as bytes or row groups."""
 
     begin: int
     end: int

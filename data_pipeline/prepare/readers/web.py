@@ -31,10 +31,10 @@ _KEPT, _DROPPED = {"p", "item", "quote"}, {"head", "table", "code", "graphic"}  
 _INLINE = {"p", "item", "quote", "hi", "ref"}
 _READINGS = ["//rt", "//rp"]  # small letters above Chinese characters, which say how those are read
 _LINE_BREAKS = re.compile(r"<br\b[^<>]*>(?:(?:\s|&nbsp;)*<br\b[^<>]*>)+", re.I)
-_BLANK_LINE = "\ufdd0"  # no character; trafilatura keeps it, and makes one break of many, and spaces of line ends
+_BLANK_LINE = "\ufdd0"  # a noncharacter, which trafilatura keeps; it merges breaks, and line ends become spaces
 _PAGES = ("text/html", "application/xhtml+xml")
-_CHARSET = re.compile(r"charset\s*=\s*[\"']?(?!iso-8859-1\b)([\w-]+)", re.I)  # Latin-1 is stated of what it is not
-_NOT_LATIN = re.compile(rb"^.{,2048}(?i:charset|encoding)|[\x80-\xff]{4}", re.S)  # it states another; Greek or Chinese
+_CHARSET = re.compile(r"charset\s*=\s*[\"']?(?!iso-8859-1\b)([\w-]+)", re.I)  # Latin-1 is often stated wrongly
+_NOT_LATIN = re.compile(rb"^.{,2048}(?i:charset|encoding)|[\x80-\xff]{4}", re.S)  # another is stated; Greek or Chinese
 
 
 def _parse_page(record: Record, keep_code: bool = False) -> list[Document]:

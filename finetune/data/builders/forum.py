@@ -5,9 +5,9 @@ al., 2020, "MultiCQA", section 3.2: the accepted answer of a question is right, 
 accepted answers to similar questions, which BM25 finds. Titles with bodies, and questions with their duplicates,
 become data sets in the same way.
 
-Declared duplicates, direct or by way of others, ask the same: what belongs to a duplicate is never a wrong candidate.
-It is right if a link says so, and no candidate otherwise. A training question has no candidate that belongs to a dev or
-test question, or has the same text: it would be learned as wrong whatever is asked.
+Duplicates, direct or indirect, ask the same, so a duplicate's text is never a wrong candidate: it is right if a link
+says so, and else left out. A training question has no candidate of a dev or test question, or with its text: it would
+be learned as always wrong.
 """
 
 import hashlib
