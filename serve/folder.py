@@ -109,7 +109,7 @@ def expect_index_or_nothing(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise KinspanError(f"--output_dir {folder} is a file: choose a folder")
     names = [] if not folder.is_dir() or (folder / MANIFEST).is_file() else [path.name for path in folder.iterdir()]
-    if any(name not in (LOCK, f"{MANIFEST}.tmp") and not DATA.fullmatch(name) for name in names):
+    if any(name != LOCK and not name.startswith(MANIFEST) and not DATA.fullmatch(name) for name in names):
         raise KinspanError(f"--output_dir {folder} contains something else than an index: choose another folder")
 
 

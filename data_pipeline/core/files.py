@@ -167,7 +167,7 @@ def verify_once(path: Path, claim: str, verify: Callable[[], None]) -> None:
 
 def write_atomically(path: Path, text: str | Iterable[str]) -> None:
     """Writes the text, or its lines one after another; on an error, the file stays as it was."""
-    partial = path.with_name(path.name + ".tmp")
+    partial = path.with_name(f"{path.name}.{os.getpid()}.tmp")  # others may write the same results
     try:
         with partial.open("w", encoding="utf-8", errors="backslashreplace", newline="") as file:
             file.writelines([text] if isinstance(text, str) else text)

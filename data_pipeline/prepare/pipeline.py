@@ -183,8 +183,8 @@ def _find_finished(folder: Path, request: dict, max_rejected: float) -> Manifest
 def _make_partial_folder(folder: Path, work: Path) -> None:
     """Makes the folder ``partial``, unless an interrupted run left one. Raises KinspanError for any other files."""
     folder.mkdir(parents=True, exist_ok=True)
-    names = {p.name for p in folder.iterdir()}
-    if foreign := names - {"partial", "manifest.json.tmp", *CORPUS_PARTS} if "partial" in names else names:
+    names = {p.name for p in folder.iterdir() if not p.name.startswith("manifest.json.")}
+    if foreign := names - {"partial", *CORPUS_PARTS} if "partial" in names else names:
         raise KinspanError(f"--output_dir {folder} is not empty (it has {min(foreign)}): choose another folder")
     work.mkdir(exist_ok=True)
 

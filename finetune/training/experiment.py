@@ -96,7 +96,7 @@ def run_experiment(config: FinetuneConfig, baselines: bool = True) -> JsonObject
 
 def _run_all_seeds(config: FinetuneConfig, baselines: bool) -> JsonObject:
     ranks, output = join_ranks(config), Path(config.output_dir)
-    is_ours = any(any(output.glob(name)) for name in (RESULTS, BASELINES, "search", "seed-*", "transfer-*"))
+    is_ours = any(any(output.glob(name)) for name in (RESULTS, f"{BASELINES}*", "search", "seed-*", "transfer-*"))
     if output.is_dir() and any(output.iterdir()) and not is_ours:
         raise KinspanError(f"--output_dir {output} is not empty and holds no fine-tuning: choose another folder")
     data = load_data(config)

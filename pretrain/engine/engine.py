@@ -104,7 +104,9 @@ def build_engine(model: torch.nn.Module, settings: JsonObject, learning_rate: fl
         raise KinspanError(f"--deepspeed_config: DeepSpeed refuses it: {quote_error(error)}") from error
     adapt_loss_scaling(engine)
     update_on_device(engine)
-    if not ranks.is_distributed():
+    if ranks.is_distributed():
+        ranks.extend_timeouts(deepspeed.utils.groups._get_data_parallel_group())
+    else:
         skip_lone_reduction(engine)
     return engine
 

@@ -36,6 +36,12 @@ def process_group(name: str) -> dist.ProcessGroup:
     return dist.new_group(backend="gloo", timeout=TIMEOUT)
 
 
+def extend_timeouts(group: dist.ProcessGroup) -> None:
+    """Gives the default group and this one TIMEOUT, else NCCL ends the process after 10 minutes, naming no rank."""
+    for each in (None, group):
+        dist.distributed_c10d._set_pg_timeout(TIMEOUT, each)
+
+
 def barrier() -> None:
     """Waits until all ranks have called this."""
     if is_distributed():

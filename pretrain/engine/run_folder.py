@@ -42,8 +42,8 @@ def open_folder(name: str | Path) -> Path:
                 pass
     except OSError as error:
         raise KinspanError(f"--output_dir {error.filename or folder} cannot be written: {error.strerror}") from error
-    names = {path.name for path in folder.iterdir() if not path.name.startswith(".")}
-    if names - {RUN + ".tmp", LOCK, STACKS} and not (folder / RUN).exists():
+    names = {path.name for path in folder.iterdir() if not path.name.startswith((".", f"{RUN}."))}
+    if names - {LOCK, STACKS} and not (folder / RUN).exists():
         raise KinspanError(f"--output_dir {folder} is not empty and holds no run: choose another folder")
     return folder
 

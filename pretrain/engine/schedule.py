@@ -40,7 +40,7 @@ class GuardSettings:
 
     stall_minutes: float = setting(10.0, ABOVE_0, may_change=True)
     """End all ranks if none makes progress for this many minutes, with their stacks and the name of the one that
-    stalls. Above 10 set DEEPSPEED_TIMEOUT (minutes) too."""
+    stalls."""
     max_skipped_steps: int = setting(20, ABOVE_0, may_change=True)
     """End the run after this many updates in a row were skipped because a loss or gradient was not finite."""
     local_rank: int = setting(-1, may_change=True)

@@ -18,12 +18,12 @@ def test_a_file_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "fsync", note)
     write_atomically(path, "step-00000004")
-    assert waited_for == [(f"{path}.tmp", False), (str(tmp_path), True)]
+    assert waited_for == [(f"{path}.{os.getpid()}.tmp", False), (str(tmp_path), True)]
     assert path.read_text() == "step-00000004"
 
 
 def test_a_full_disk_is_an_error_that_names_the_file(tmp_path):
-    (tmp_path / "latest.tmp").symlink_to("/dev/full")
+    (tmp_path / f"latest.{os.getpid()}.tmp").symlink_to("/dev/full")
     with pytest.raises(OSError, match="No space left on device") as caught:
         write_atomically(tmp_path / "latest", "step-00000004")
     assert caught.value.filename == str(tmp_path / "latest")
