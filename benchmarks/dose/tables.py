@@ -158,7 +158,7 @@ def draw(path: Path) -> None:
     """Draws MAP on SelQA over labelled questions: a dot for each seed, and a line through the means of each dose."""
     from matplotlib.figure import Figure
 
-    figure = Figure((9.5, 3.8), layout="constrained")
+    figure = Figure((9.5, 4.6), layout="constrained")
     starts = {"rampart": "an encoder that has seen no pairs: rampart", "minilm": "an embedding model: all-MiniLM-L6-v2"}
     for axes, start in zip(figure.subplots(1, 2, sharey=True), starts, strict=True):
         for number, curve in enumerate(CURVES):
@@ -170,9 +170,9 @@ def draw(path: Path) -> None:
             axes.plot(list(maps), means, color=f"C{number}", label=label)
         for row, style in ((BM25, "--"), (COSINE, ":")):
             axes.axhline(read_ap(row).mean(), color="gray", linestyle=style, label=title(row))
-        axes.set(title=f"from {starts[start]}", xlabel="labelled questions", ylim=(0.12, 0.92))
+        axes.set(title=f"from {starts[start]}", xlabel="labelled questions", ylim=(0.22, 0.92))
         axes.set_xticks(range(len(COUNTS)), ["none", *map(str, COUNTS[1:])])
-        axes.legend(fontsize=7, loc="lower right")
+        axes.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=2)
     figure.axes[0].set_ylabel("MAP on SelQA's test questions")
     figure.savefig(path, dpi=130, metadata={"Software": None})  # the same figures give the same bytes
 
