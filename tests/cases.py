@@ -1,9 +1,12 @@
-"""Cases of a parametrised test, some of which wait for ``make test-slow``."""
+"""Cases of a parametrised test, some of which wait for ``make test-slow``, and the comparison of batches."""
 
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 import pytest
+
+from data_pipeline.sampling.batch import Batch
 
 
 def mark_slow(cases: Iterable[Any], fast: Iterable[Any]) -> list[Any]:
@@ -13,3 +16,10 @@ def mark_slow(cases: Iterable[Any], fast: Iterable[Any]) -> list[Any]:
         case if case in kept else pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.slow)
         for case in cases
     ]
+
+
+def assert_equal(first: Batch, second: Batch) -> None:
+    for name in Batch.__dataclass_fields__:
+        a, b = getattr(first, name), getattr(second, name)
+        assert a.dtype == b.dtype, name
+        assert np.array_equal(a, b), name

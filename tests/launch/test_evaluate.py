@@ -116,6 +116,18 @@ def test_models_are_compared_with_bm25(data_set, scored, monkeypatch, capsys, tm
     assert all(again["systems"][0][metric] == wrong[metric] for metric in METRICS)
 
 
+def test_the_split_the_filter_and_the_language_are_as_asked(scored, monkeypatch, capsys, tmp_path):
+    rows = [*(("Gärten", f"Mauer {n}", 0) for n in range(5)), ("Gärten", "Garten", 1), ("Was noch", "nichts", 0)]
+    for split, asked in (("dev", rows), ("test", rows[:6])):
+        lines = [dict(zip(("question", "answer", "label"), row, strict=True)) for row in asked]
+        (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    flags = ["--model", "knows", "--data", f"files={tmp_path}", "--split", "dev"]
+    assert evaluate_here(monkeypatch, capsys, *flags, "--eval_filter", "raw")[1]["questions"] == 2
+    _, result = evaluate_here(monkeypatch, capsys, *flags, "--language", "german")
+    assert result["split"] == "dev"
+    assert result["systems"][1]["map"] == 1
+
+
 def test_real_data(shared, scored, monkeypatch, capsys):
     """BM25's MAP on the clean test sets. 237 questions of WikiQA and 68 of TREC-QA (Garg et al., 2020, table 2)."""
     for name, questions, value in (("wikiqa", 237, 0.6015), ("trecqa", 68, 0.7171)):

@@ -118,7 +118,7 @@ def test_a_study_pretrains_first_and_once(folder, tmp_path, tiny_corpus, monkeyp
 
 @pytest.mark.parametrize("block", ["{steps: 3}", "{output_dir: x}", "{max_steps: many}", "{max_steps: 0}", "[1]"])
 def test_a_pretrain_block_that_cannot_be_meant_is_refused_before_anything_runs(block, tmp_path):
-    (tmp_path / "study.yaml").write_text(f"title: T\nrows:\n  - name: row\n    pretrain: {block}\n")
+    (tmp_path / "study.yaml").write_text(f"title: T\nrows:\n  - name: row\n    stages:\n      - pretrain: {block}\n")
 
     def run_file():
         study = read_study(tmp_path / "study.yaml")

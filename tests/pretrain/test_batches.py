@@ -1,11 +1,11 @@
 from unittest import mock
 
-import numpy as np
 import pytest
 import torch
 
 from pretrain.batches import Feeder, choose_micro_batch, fit_pairs, make_micro_batches, pin, to_tensors
 from pretrain.engine.layout import Layout
+from tests.cases import assert_equal
 
 
 @pytest.mark.parametrize("num_workers", [1, 2, 5])
@@ -15,8 +15,7 @@ def test_batches_do_not_depend_on_the_number_of_threads(num_workers, tiny_corpus
     feeder = Feeder(stream, layout, 1, 3, num_workers)
     for step in range(3, 9):
         for batch, expected in zip(feeder.next(), make_micro_batches(stream, layout, 1, step), strict=True):
-            assert np.array_equal(batch.input_ids, expected.input_ids)
-            assert np.array_equal(batch.masked_positions, expected.masked_positions)
+            assert_equal(batch, expected)
     feeder.close()
 
 

@@ -13,7 +13,7 @@ import torch
 from transformers import ElectraConfig, ElectraForMaskedLM
 
 from data_pipeline.core.errors import KinspanError
-from pretrain.config import PretrainConfig
+from pretrain.config import VALIDATION_SEED, PretrainConfig
 from pretrain.setup import count_steps, plan_schedule
 from tests.chaos.starts import free_port
 from tests.pretrain.steps import set_up_alone
@@ -198,3 +198,17 @@ def test_the_settings_that_are_kept_mask_again_where_the_loss_has_a_weight(known
     assert setup.config.mlm_probability == setup.facts["identity"]["mlm_probability"] == 0.15
     assert setup.facts["validation_documents"] == 1
     assert setup.train_stream.batch(0, 50).num_masked == 0
+
+
+def test_what_is_trained_and_measured_is_as_set(known, tmp_path):
+    settings = {**known, "seed": 5, "permute_pair_labels": True, "mlm_probability": 0.3}
+    made = set_up_alone(PretrainConfig(**settings))
+    train, validation = made.train_stream, made.validation_stream
+    assert (train.split, train.seed, train.permute_labels) == ("train", 5, True)
+    assert (validation.split, validation.seed, validation.permute_labels) == ("validation", VALIDATION_SEED, False)
+    assert train.masking.probability == validation.masking.probability == 0.3
+    other = set_up_alone(PretrainConfig(**{**settings, "seed": 6, "output_dir": str(tmp_path / "other")}))
+    one, two = (setup.model.classifier.get_input_embeddings().weight for setup in (made, other))
+    assert not torch.equal(one, two)
+    settings = {**known, "output_dir": str(tmp_path / "bi"), "pair_loss": "contrastive", "temperature": 0.5}
+    assert set_up_alone(PretrainConfig(**settings)).model.temperature == 0.5

@@ -26,6 +26,8 @@ def searcher(index, cross_encoder):
 def test_candidates_come_in_the_order_of_the_cross_encoder(searcher, cross_encoder, answers):
     plain = searcher.search(QUESTIONS, k=60, rerank_k=0).hits
     ranked = searcher.search(QUESTIONS, k=60, rerank_k=10).hits
+    few = searcher.search(QUESTIONS, k=5, rerank_k=10, candidates=1).hits
+    assert [[hit.id for hit in hits] for hits in few] == [[hit.id for hit in hits[:5]] for hits in ranked]
     for question, before, after in zip(QUESTIONS, plain, ranked, strict=True):
         assert {hit.id for hit in after[:10]} == {hit.id for hit in before[:10]}
         assert [hit.id for hit in after[10:]] == [hit.id for hit in before[10:]]
@@ -113,10 +115,12 @@ def test_nothing_found_is_no_error(searcher):
 
 def test_a_moved_or_misplaced_bi_encoder_is_named_by_its_flag(tmp_path, bi_encoder, answers):
     moved = shutil.copytree(bi_encoder, tmp_path / "moved")
-    build_index(tmp_path / "index", Embedder(str(moved)), answers[:4])
+    build_index(tmp_path / "index", Embedder(str(moved), 16), answers[:4])
     moved.rename(tmp_path / "elsewhere")
     with pytest.raises(KinspanError, match="--model"):
         Searcher(tmp_path / "index")
-    assert Searcher(tmp_path / "index", model=str(bi_encoder)).search(["a river"], 2).hits[0]
+    found = Searcher(tmp_path / "index", model=str(bi_encoder))
+    assert found.search(["a river"], 2).hits[0]
+    assert found.embedder.max_length == 16
     with pytest.raises(KinspanError, match="--cross_encoder"):
         ReRanker(str(bi_encoder))

@@ -18,6 +18,7 @@ import pytest
 
 from data_pipeline.core.default_model import default_model
 from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.files import lock_file
 from data_pipeline.corpus import Corpus
 from data_pipeline.prepare import pipeline, plan, spill
 from data_pipeline.prepare.plan import InputTask
@@ -233,6 +234,28 @@ def test_another_input_has_none_of_the_others_read_again(helpers, sources, tmp_p
     again = helpers.prepare([folder], default_model(), tmp_path / "out", **SETTINGS)
     assert {name.rpartition("/")[2].partition(",")[0] for name in read} == {"1a.jsonl"}
     assert facts(helpers.prepare([folder], default_model(), tmp_path / "anew", **SETTINGS)) == facts(again)
+
+
+@pytest.mark.parametrize(
+    "changed", [{"tokenizer": "tokenizers/roberta-base-tokenizer"}, {"shard_tokens": 9000}, {"duplicates": "keep"}]
+)
+def test_what_an_interrupted_run_left_is_not_taken_for_other_settings(
+    helpers, sources, shared, tmp_path, monkeypatch, changed
+):
+    options = {**SETTINGS, **changed}
+    tokenizer = shared / options.pop("tokenizer") if "tokenizer" in options else default_model()
+    with monkeypatch.context() as patch:
+        patch.setattr(pipeline, "fingerprint_corpus", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            helpers.prepare([sources], default_model(), tmp_path / "out", **SETTINGS)
+    made, anew = (helpers.prepare([sources], tokenizer, tmp_path / name, **options) for name in ("out", "anew"))
+    assert facts(made) == facts(anew)
+
+
+def test_a_second_run_is_kept_out(run, tmp_path):
+    (tmp_path / "out/partial").mkdir(parents=True)
+    with lock_file(tmp_path / "out/partial/lock", ""), pytest.raises(KinspanError, match="another run is writing"):
+        run()
 
 
 # Killed -------------------------------------------------------------------------------------------------------------

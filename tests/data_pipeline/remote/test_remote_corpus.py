@@ -12,17 +12,12 @@ import pytest
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.settings import CacheSettings
 from data_pipeline.corpus import Corpus
-from data_pipeline.sampling.batch import Batch
 from data_pipeline.tokenizers import fingerprint_tokenizer, load_tokenizer
 from pretrain.config import PretrainConfig, as_dict
+from tests.cases import assert_equal
 from tests.synthetic import short_tokenizer
 
 FAULTS = ("500 Internal Server Error", "truncate", "short", "corrupt", "stall")
-
-
-def assert_equal(a, b):
-    for name in Batch.__dataclass_fields__:
-        assert np.array_equal(getattr(a, name), getattr(b, name)), name
 
 
 def shards_of(counter):

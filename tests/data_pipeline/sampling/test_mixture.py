@@ -3,7 +3,6 @@
 import sys
 from collections import Counter
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.corpus import Corpus
-from data_pipeline.sampling.batch import Batch, concatenate
+from data_pipeline.sampling.batch import concatenate
 from data_pipeline.sampling.mixture import Mixture, MixturePart, deal_turns
 from data_pipeline.sampling.pairs import POSITIVE
 from data_pipeline.sampling.stream import PairStream
@@ -61,28 +60,11 @@ def test_every_index_is_one_pair_of_one_part(how, first, count):
 MIXED = "ssp:2+psd:1+nsp:1"
 
 
-def assert_equal(a, b):
-    for name in Batch.__dataclass_fields__:
-        assert np.array_equal(getattr(a, name), getattr(b, name)), name
-
-
 @pytest.fixture(scope="module")
 def other_corpus(make_corpus):
     """Not tiny_corpus: five documents of three paragraphs."""
     note = "Note {} of file {} begins here. It has a second sentence, and is long enough."
     return make_corpus([[note.format(p, d) for p in range(3)] for d in range(5)], min_document_chars=0)
-
-
-@pytest.fixture(scope="module")
-def mixed(tiny_corpus, make_stream):
-    return make_stream(tiny_corpus, seed=3, objective=MIXED, masking=True, block_anchors=60)
-
-
-@given(st.integers(0, 5000), st.integers(1, 300), st.data())
-def test_a_range_may_be_cut_anywhere(mixed, first, count, data):
-    cuts = sorted({0, count, *data.draw(st.lists(st.integers(0, count), max_size=4))})
-    parts = [mixed.batch(first + a, b - a) for a, b in pairwise(cuts)]
-    assert_equal(concatenate(parts), mixed.batch(first, count))
 
 
 def test_two_corpora_of_one_shape_are_not_drawn_alike(make_corpus, make_stream):

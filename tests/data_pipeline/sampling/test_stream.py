@@ -12,15 +12,7 @@ from data_pipeline.sampling.pairs import POSITIVE
 from objectives.rtd import mask_for_generator
 from pretrain.batches import make_micro_batches
 from pretrain.engine.layout import Layout
-
-FIELDS = list(Batch.__dataclass_fields__)
-
-
-def assert_equal(first: Batch, second: Batch) -> None:
-    for name in FIELDS:
-        a, b = getattr(first, name), getattr(second, name)
-        assert a.dtype == b.dtype, name
-        assert np.array_equal(a, b), name
+from tests.cases import assert_equal
 
 
 def rows_of(stream, first, count):
@@ -183,7 +175,7 @@ def test_an_empty_split_is_an_error(make_corpus, make_stream, helpers):
 def test_permuted_labels_say_nothing_and_change_nothing_else(tiny_corpus, make_stream):
     plain, permuted = (make_stream(tiny_corpus, objective="ssp+nsp", permute_labels=p) for p in (False, True))
     before, after = plain.batch(0, 1000), permuted.batch(0, 1000)
-    for name in set(FIELDS) - {"labels"}:
+    for name in set(Batch.__dataclass_fields__) - {"labels"}:
         assert np.array_equal(getattr(before, name), getattr(after, name)), name
     for part, group in ((0, 5), (1, 2)):
         kinds, labels = after.kinds[after.part == part], after.labels[after.part == part]

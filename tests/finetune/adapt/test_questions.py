@@ -87,6 +87,7 @@ def test_questions_of_the_test_set_are_removed_in_other_words_too(tmp_path):
     test.write_text(test.read_text() + leaked.replace('?"', ' ??"'))
     loaded = load_questions(str(tmp_path), None, tmp_path / "out")
     assert loaded.train.num_questions == 34
+    assert not any("the world is 5?" in text for text in loaded.train.questions)
     assert any("6 of 40" in note for note in loaded.notes)
     test.write_text(write_file(tmp_path / "leak", 30, asks="what in the world is").read_text())
     with pytest.raises(KinspanError, match="--questions"):

@@ -12,17 +12,19 @@ import pytest
 
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.tokenizers import shorten_name
-from finetune.adapt import passages, questions, rankers, run
+from finetune.adapt import folds, passages, questions, rankers, run
 from finetune.adapt.budget import parse_budget
 from finetune.adapt.folds import train_in_folds
 from finetune.adapt.page import format_result
 from finetune.adapt.questions import load_questions
 from finetune.adapt.run import MEASURED_UPDATES, PLANNED, AdaptOptions, PipelineHooks, adapt, train_for
+from finetune.adapt.verdict import LEVEL
 from finetune.data.passages import Paragraphs, read_passage_questions
 from finetune.data.registry import load_split
 from finetune.evaluation.bm25 import BM25
 from finetune.evaluation.config import EvaluateConfig
 from finetune.evaluation.metrics import MAP, compute_means, compute_question_metrics
+from finetune.ranking.kinds import CROSS_ENCODER
 from finetune.ranking.measure import measure_search
 from finetune.ranking.model import score_answers
 from tests.conftest import write_jsonl
@@ -172,7 +174,9 @@ def test_the_looks_at_a_test_set_are_counted(done, options, hooks, folder):
     other = replace(hooks, pretrain=lambda settings, place: {**hooks.pretrain(settings, place), "steps": 9})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rankers, "EPOCHS", 3)
+        patch.setattr(run, "judge", judge := Mock(wraps=run.judge))
         adapt(given, other)
+    assert judge.call_args.args[4] == LEVEL / 2
     assert count_looks() == 2
     judged = run.Comparison(given, load_questions(str(folder), None, given.output))
     judged.add(rankers.list_untrained(given.model, judged.data, judged.cache))
@@ -227,7 +231,13 @@ def test_questions_with_their_right_passages_alone_are_judged_by_a_search(option
     assert not trained & beside
     missed = replace(questions, found=questions.scored.labels == 0)
     training, *_ = rankers.plan_trainings(given.model, given.model, questions, 100)
-    scores, _ = train_in_folds(training, missed, given.output / "rankers")  # of which the updates were chosen
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(folds, "make_stage", made := Mock(wraps=folds.make_stage))
+        scores, _ = train_in_folds(training, missed, given.output / "rankers")  # of which the updates were chosen
+    assert all(set(stage.args[2].questions).isdisjoint(stage.args[3].questions) for stage in made.call_args_list)
+    assert made.call_count == 2
+    untrained = rankers.Ranker("", CROSS_ENCODER, "", scores, training=training, updates=0)
+    assert rankers.finish(untrained, missed, given.output).model == training.model
     assert (np.minimum.reduceat(scores, train.starts[:-1])[train.question_of] == scores)[train.labels == 1].all()
 
 

@@ -121,7 +121,7 @@ def rank(*rows):
 
 def test_candidates_are_what_searches_find_and_the_right_ones(located):
     questions, paragraphs, right = located
-    first = [rank(4, 3, 1, 2), rank(1), *[rank()] * (len(right) - 2)]
+    first = [rank(4, 3, 1, 2), rank(1), *[rank()] * 3, rank(9), *[rank()] * (len(right) - 6)]
     second = [rank(3, 5, 4), rank(5, 0), *[rank(5)] * (len(right) - 2)]
     data, found, clear = find_candidates(questions, right, paragraphs, [first, second], 3)
     of_first, of_second, of_third = list(data.question_slices())[:3]
@@ -133,6 +133,7 @@ def test_candidates_are_what_searches_find_and_the_right_ones(located):
     assert clear[of_second].tolist() == [False, True, True]
     assert data.answers[of_third].to_pylist() == [TEXTS[2], TEXTS[3], TEXTS[5]]
     assert data.question_ids == questions.question_ids
+    assert clear[list(data.question_slices())[5]].all()  # beside it in no document
 
 
 def test_figures_are_those_of_the_whole_search(located):

@@ -63,7 +63,9 @@ def test_ids_are_optional(tmp_path):
 
 def test_a_file_alone_is_split_in_three_unless_its_name_says_the_split(tmp_path):
     """The same three splits as a file, as a folder with one file, and with the questions in another order."""
-    rows = [{"question": f"{n}?", "answer": f"{n // 2} {k}", "label": k} for n in range(40) for k in (0, 1)]
+    rows = [
+        {"question": f"{n}?", "answer": f"{'xX'[n % 2]} {n // 2} {k}", "label": k} for n in range(40) for k in (0, 1)
+    ]
     write(tmp_path / "mine.jsonl", rows)
     splits = {split: load_split(f"files={tmp_path}", split) for split in ("train", "dev", "test")}
     questions = {split: set(data.questions) for split, data in splits.items()}

@@ -4,7 +4,15 @@ import numpy as np
 import pytest
 from scipy.stats import ttest_ind, ttest_rel
 
-from finetune.evaluation.significance import DRAWS, compare, compare_rows, compare_runs, correct_holm
+from finetune.evaluation.significance import (
+    DRAWS,
+    compare,
+    compare_rows,
+    compare_runs,
+    compute_interval,
+    correct_holm,
+    estimate_error,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -82,3 +90,12 @@ def test_chances_of_questions_and_of_seeds_together_hold_the_level():
         found += compare_runs(a, b).p < 0.05
         greater += max(compare(a, b, draws=200).p, ttest_ind(*(x.mean(axis=1) for x in (a, b))).pvalue) < 0.05
     assert found <= 28 < greater  # of 400: 20 and two standard deviations
+
+
+def test_errors_and_intervals_are_those_of_theory():
+    rng = np.random.default_rng(7)
+    assert estimate_error(np.array([[0.0, 0], [2, 2]]), np.ones((1, 2))) == (1, 1)  # of two seeds alone
+    error, _ = estimate_error(*rng.normal(size=(2, 5, 400)))  # of what seeds change in single questions alone
+    assert error == pytest.approx(np.sqrt(2 / 2000), rel=0.1)
+    values = rng.normal(size=400)
+    assert compute_interval(values) == pytest.approx(values.mean() + np.array([-0.098, 0.098]), abs=0.008)

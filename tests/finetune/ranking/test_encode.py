@@ -5,6 +5,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers.normalizers import NFC
 
 from data_pipeline.core.errors import KinspanError
 from finetune.ranking.encode import CACHED_SETS, encode_pairs, group_by_length
@@ -64,6 +65,13 @@ def test_ids_are_the_tokenizers(tokenizer, max_length):
 @given(question=TEXTS, answers=st.lists(TEXTS, min_size=1, max_size=3), max_length=st.integers(16, 40))
 def test_ids_are_the_tokenizers_for_any_text(tokenizer, question, answers, max_length):
     check(tokenizer, {question: answers, "other": ["text", *answers]}, max_length)
+
+
+def test_texts_are_tokenised_again_by_another_tokenizer_with_the_same_special_tokens():
+    one, other = (load_own_tokenizer(str(short_tokenizer())) for _ in range(2))
+    other.backend_tokenizer.normalizer = NFC()
+    for tokenizer in (one, other):
+        check(tokenizer, {"What is A?": ["The River"]}, 32)
 
 
 def test_a_length_with_no_room_is_refused(tokenizer):

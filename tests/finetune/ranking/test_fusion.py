@@ -80,6 +80,7 @@ def test_a_search_is_measured_by_the_fusions_own_bi_encoder(fused):
     paragraphs = Paragraphs(texts, [("", "")] * len(texts), [""] * len(texts))
     config = EvaluateConfig(model=[str(output)], depth=3, json=True)
     *_, figures = measure_search(config, test.keep(test.labels == 1), {}, paragraphs)
+    assert json.loads(figures)["systems"][0]["r@10"] < 1  # what no search found has no rank
     assert [row["name"] for row in json.loads(figures)["systems"]][:2] == [str(output), f"the bi-encoder of {output}"]
 
 

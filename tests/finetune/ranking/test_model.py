@@ -186,6 +186,8 @@ def test_what_a_head_loses_is_told(made, caplog):
     caplog.set_level("INFO")
     assert load_ranker(str(made("bert", num_labels=3))).classifier.classifier.out_features == 1
     assert "starts fresh" in caplog.text
+    one, two = (load_ranker(str(made("bert", num_labels=3)), seed).state_dict() for seed in (1, 2))
+    assert not torch.equal(one["classifier.classifier.weight"], two["classifier.classifier.weight"])
     for pooling in ("mean", "cls"):  # of which training reads the second
         load_ranker(str(made("modernbert", classifier_pooling=pooling)))
     assert [record.levelname for record in caplog.records].count("WARNING") == 1

@@ -175,6 +175,26 @@ def test_labels_of_negatives_select_training_candidates_alone(config, tmp_path):
     assert (data.dev.num_pairs, data.test.num_pairs) == (12, 12)
 
 
+def test_dev_and_test_have_a_filter_of_their_own(config, write_sets):
+    folder = write_sets(train=5, dev=4, test=4)
+    for split in ("dev", "test"):
+        with (folder / f"{split}.jsonl").open("a") as file:
+            row = {"question_id": "wrong", "answer_id": "so", "question": f"{split}: why?", "answer": "so", "label": 0}
+            file.write(json.dumps(row) + "\n")
+    for mode, other, count in (("raw", "clean", 5), ("clean", "raw", 4)):
+        data = load_data(replace(config, data=f"files={folder}", eval_filter=mode, train_filter=other))
+        assert (data.dev.num_questions, data.test.num_questions) == (count, count)
+
+
+def test_flipped_labels_follow_the_seed(config, model):
+    data = load_data(config)
+    noisy = [
+        stages.make_target_stage(replace(config, label_noise=0.3), data, seed, str(model), "").train.labels
+        for seed in (1, 2)
+    ]
+    assert (noisy[0] != noisy[1]).any()
+
+
 def test_columns_are_of_the_set_that_has_them(config, tmp_path, sets):
     renamed = tmp_path / "renamed"
     renamed.mkdir()

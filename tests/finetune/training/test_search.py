@@ -18,7 +18,9 @@ RANKS = Ranks(rank=0, world=1, deepspeed={})
 @pytest.fixture
 def config(tmp_path, write_sets, model):
     grid = {"search_batch_sizes": [4, 8], "search_learning_rates": [1e-5, 3e-4]}
-    return small_config(write_sets(train=7), model, tmp_path / "out", search_folds=3, seeds=1, **grid)
+    return small_config(
+        write_sets(train=7), model, tmp_path / "out", search_folds=3, seeds=1, test_every_validation=True, **grid
+    )
 
 
 def test_the_best_mean_over_folds_is_chosen(config, tmp_path, monkeypatch):

@@ -16,7 +16,7 @@ from finetune.evaluation.metrics import MAP, compute_means, compute_question_met
 from finetune.ranking.encode import encode_pairs
 from finetune.ranking.model import score_answers
 from finetune.ranking.ranker import load_own_tokenizer
-from finetune.training import train
+from finetune.training import train, trainers
 from finetune.training.config import FinetuneConfig
 from finetune.training.setup import join_ranks
 from finetune.training.stages import load_data
@@ -113,6 +113,32 @@ def test_a_fresh_head_is_fresh(job, model):
         assert kept != fresh
         encoder = "bert.encoder.layer.0.output.dense.weight"
         assert torch.allclose(weights(folder)[encoder], own[encoder], atol=1e-6)
+    _, folder = job("transferred", model="another", fresh_head=True, max_steps=1, learning_rate=1e-9)
+    assert torch.allclose(weights(folder)["classifier.weight"], own["classifier.weight"], atol=1e-6)
+
+
+def test_no_two_micro_batches_are_dropped_alike(job, monkeypatch):
+    drawn, decide = [], trainers.decide_dropout
+    monkeypatch.setattr(trainers, "decide_dropout", lambda *given: drawn.append(given[:3]) or decide(*given))
+    job(epochs=2, seed=5)
+    assert len(set(drawn)) == len(drawn) == 18
+    assert {seed for seed, _, _ in drawn} == {5}
+
+
+CONTRASTIVE = {"loss": "contrastive", "own_negatives": 1}
+
+
+@pytest.mark.parametrize(
+    ("common", "changed"),
+    [
+        *[({}, {"weight_decay": 0.9}), ({}, {"max_grad_norm": 0.01})],
+        *[(CONTRASTIVE, {"temperature": 0.5}), (CONTRASTIVE, {"own_negatives": 2})],
+    ],
+)
+def test_a_setting_changes_what_is_learned(job, common, changed):
+    given = {"max_steps": 3, "log_steps": 1, **common}
+    one, other = (logged(job(name, **given | more)[1], "train") for name, more in (("one", {}), ("other", changed)))
+    assert [line["loss"] for line in one] != [line["loss"] for line in other]
 
 
 def test_an_update_waits_for_no_collective_on_the_host(job, monkeypatch):

@@ -11,6 +11,7 @@ from functools import partial
 import pytest
 
 from data_pipeline.core.errors import KinspanError
+from pretrain.engine import run_folder
 from pretrain.engine.run_folder import CHECKPOINTS, RUN, claim_folder, holds_this_run, lock_folder, open_folder
 
 RECORD = {"identity": {"seed": 1}, "model": "a name"}
@@ -53,6 +54,19 @@ def test_a_refusal_is_not_lost_where_the_folder_cannot_go(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "folder")
     with pytest.raises(KinspanError, match="refused"), lock_folder(tmp_path / "link"):
         raise KinspanError("refused")
+
+
+def test_a_lock_that_the_last_run_removes_meanwhile_is_made_anew(tmp_path, monkeypatch):
+    lock = run_folder.lock_handle
+
+    def remove(*given):
+        monkeypatch.undo()
+        (tmp_path / "lock").unlink()
+        lock(*given)
+
+    monkeypatch.setattr(run_folder, "lock_handle", remove)
+    with lock_folder(tmp_path):
+        assert (tmp_path / "lock").exists()
 
 
 HOLD = "import sys, time\nfrom pathlib import Path\nfrom pretrain.engine.run_folder import lock_folder\n"

@@ -127,6 +127,7 @@ def test_a_model_of_a_config_alone_starts_fresh_by_the_seed_and_with_dropout(mak
     (first, notes), (two, _), (third, _) = (load_model(folder, seed) for seed in (3, 3, 4))
     assert notes == [note for note in notes if "from scratch" in note] != []
     assert all(module.training for module in first.modules())
+    assert torch.sigmoid(first.classifier.classifier.bias).item() == pytest.approx(0.2)  # the share of positives
     assert first.mlm_head.cls.predictions.decoder.weight is first.classifier.get_input_embeddings().weight
     same, differs = (
         [torch.equal(tensor, model.state_dict()[name]) for name, tensor in first.state_dict().items()]

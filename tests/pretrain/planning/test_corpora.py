@@ -13,17 +13,13 @@ from data_pipeline.browse import decode_pairs, format_pair
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.settings import CacheSettings
 from data_pipeline.corpus import Corpus
-from data_pipeline.sampling.batch import Batch, concatenate
+from data_pipeline.sampling.batch import concatenate
 from data_pipeline.sampling.stream import PairStream
 from data_pipeline.sources import Source, parse_sources
 from pretrain.planning.corpora import identify_corpora, mix, open_corpora, open_corpora_for_tokenizer, summarize_corpora
+from tests.cases import assert_equal
 
 OBJECTIVES = st.sampled_from([None, "ssp", "nsp", "ssp:2+nsp:3", "all"])
-
-
-def assert_equal(left, right):
-    for name in Batch.__dataclass_fields__:
-        assert np.array_equal(getattr(left, name), getattr(right, name)), name
 
 
 @st.composite

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from serve.questions import BI_ENCODER
 from serve.search import Answered, Hit
 from serve.service.server import make_server, open_socket
 from serve.service.waiting import ServiceSettings
@@ -66,7 +65,7 @@ class StandIn:
             if question in self.fails:
                 raise self.fails[question]
         ranked = [(f"a{n}", 1.0 - n) for n in range(k)]
-        hits = [[Hit(name, f"about {q}", "", "", "", x, {BI_ENCODER: x}) for name, x in ranked] for q in questions]
+        hits = [[Hit(name, f"about {q}", "", "", "", x, {first_stage: x}) for name, x in ranked] for q in questions]
         return Answered(hits, {"encode": 1.0, "total": 1.0})
 
 

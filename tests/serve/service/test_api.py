@@ -63,6 +63,7 @@ def test_about_examples_and_health(start, stand_in, tmp_path):
     stand_in.cross_encoder = SimpleNamespace(name="tiny")
     client = start(cross_encoder="tiny", rerank_k=0).client  # the page sends "rerank" where there is a cross-encoder
     assert client.get("/about").json["cross_encoder"] is None
+    assert start(first_stage="bm25").client.search("one").json["hits"][0]["scores"] == {"bm25": 1.0}
     assert client.search("one", rerank=True).status == 422
     (tmp_path / "examples.txt").write_text("\ufefffirst\n\n second \n" + "\n".join(map(str, range(100))), "utf-8")
     given = start(examples=str(tmp_path / "examples.txt")).client.get("/examples").json["questions"]

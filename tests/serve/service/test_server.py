@@ -49,7 +49,7 @@ def test_answers_under_load_are_those_of_a_client_alone(index, cross_encoder):
         for settings in ({"k": 5, "first_stage": "fusion"}, {"k": 20, "rerank": False}):
             expected = ask_alone(started.client, **settings)
             assert all(len(hits) == settings["k"] for hits in expected.values())
-            assert "cross_encoder" in expected[QUESTIONS[0]][0]["scores"] or "rerank" in settings
+            assert ("cross_encoder" in expected[QUESTIONS[0]][0]["scores"]) == ("rerank" not in settings)
             press(started.client, expected, clients=12, **settings)
         about = started.client.get("/about").json
         assert about["answers"] == 60
@@ -93,6 +93,10 @@ def test_whoever_listens_to_all_needs_a_token_or_says_that_none_is_meant(monkeyp
             show(entry.main())
     assert served == [None, "0123456789abcdef", None]
     assert read_token(tmp_path / "token.txt") == "0123456789abcdef"
+    for text in ("0123456789abcde\n", "0123456789 abcdef\n"):
+        (tmp_path / "token.txt").write_text(text)
+        with pytest.raises(KinspanError, match="--token_file"):
+            read_token(tmp_path / "token.txt")
 
 
 def test_a_service_that_says_ready_can_be_reached_at_once(stand_in):

@@ -33,7 +33,7 @@ def make_texts(tiny_corpus, make_stream):
         corpus = Corpus(corpus)
         mixture = as_contrastive(parse_mixture(objective).read_from(corpus), own_negatives)
         template = read_template(load_tokenizer(corpus.tokenizer_folder), alone=True)
-        return PairStream(mixture, template=template, seed=1, masking=masking, max_length=max_length)
+        return PairStream(mixture, template=template, seed=1, masking=masking, max_length=max_length, block_anchors=60)
 
     return make
 
