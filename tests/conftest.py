@@ -34,13 +34,8 @@ from tests.cases import mark_slow
 from tests.fake_hub import FakeHub, run_hub
 from tests.synthetic import short_tokenizer, synthetic_documents
 
-settings.register_profile(
-    "kinspan",
-    deadline=None,
-    derandomize=True,
-    max_examples=50,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-)
+QUIET = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+settings.register_profile("kinspan", deadline=None, derandomize=True, max_examples=50, suppress_health_check=QUIET)
 settings.load_profile("kinspan")
 
 LAUNCHER_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")

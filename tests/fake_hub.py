@@ -15,15 +15,9 @@ from huggingface_hub import ModelCard
 from huggingface_hub.errors import RepositoryNotFoundError
 
 LICENCES = ("apache-2.0", "mit", "cc-by-sa-4.0", "cc-by-4.0", "unknown", "other")  # some of the hub's list
-FIELDS: dict[str, tuple[type, ...]] = {  # of a card's metadata, by ModelCardData's documentation
-    "license": (str,),
-    "base_model": (str, list),
-    "datasets": (str, list),
-    "language": (str, list),
-    "library_name": (str,),
-    "pipeline_tag": (str,),
-    "tags": (list,),
-}
+# Of a card's metadata, by ModelCardData's documentation
+FIELDS: dict[str, tuple[type, ...]] = dict.fromkeys(("license", "library_name", "pipeline_tag"), (str,))
+FIELDS |= dict.fromkeys(("base_model", "datasets", "language"), (str, list)) | {"tags": (list,)}
 NAME = re.compile(r"[A-Za-z0-9_.-]{1,96}(/[A-Za-z0-9_.-]{1,96})?")
 
 

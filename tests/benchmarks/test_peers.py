@@ -88,13 +88,9 @@ def test_roberta_without_its_corpus_is_refused(tiny_corpus, monkeypatch):
 
 @pytest.mark.slow
 def test_the_training_step_runs_to_its_tables(tiny_corpus):
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "benchmarks/train_step.py"), "--corpus", str(tiny_corpus), "--quick"],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "HF_HUB_OFFLINE": "1"},
-        timeout=900,
-    )
+    command = [sys.executable, str(ROOT / "benchmarks/train_step.py"), "--corpus", str(tiny_corpus), "--quick"]
+    env = {**os.environ, "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=900)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "Trainer, by length" in done.stdout
     assert "cpu" in json.loads(done.stdout.splitlines()[-1])

@@ -20,12 +20,8 @@ from .trials import LIMIT, REFUSED, STOPPED, VICTIM, WATCHDOG, Arena, Trial, che
 
 CELL = Cell(2, 2, "ssp", "mlm")
 CHECKPOINT_FILES = (
-    "manifest.json",
-    "state.json",
-    "weights.safetensors",
-    "engine/mp_rank_00_model_states.pt",
-    "engine/zero_pp_rank_0_mp_rank_00_optim_states.pt",
-    "engine/zero_pp_rank_1_mp_rank_00_optim_states.pt",
+    *("manifest.json", "state.json", "weights.safetensors", "engine/mp_rank_00_model_states.pt"),
+    *(f"engine/zero_pp_rank_{rank}_mp_rank_00_optim_states.pt" for rank in (0, 1)),
 )
 STOP_AT = Fault("TERM all", "checkpoint", number=3)
 

@@ -9,19 +9,10 @@ from data_pipeline.tokenizers import load_tokenizer
 from tests.synthetic import synthetic_documents
 
 ROOT = Path(__file__).resolve().parents[2]
-SETTINGS: dict[str, Any] = {
-    "max_steps": 48,
-    "save_steps": 4,
-    "log_steps": 3,  # the sums since the last line of the log then stand in the checkpoint
-    "eval_steps": 16,
-    "eval_pairs": 24,
-    "global_batch_size": 12,
-    "micro_batch_size": 4,
-    "max_length": 40,
-    "learning_rate": 1e-3,
-    "precision": "fp32",
-    "stall_minutes": 0.5,
-}
+SETTINGS: dict[str, Any] = {"max_steps": 48, "save_steps": 4, "eval_steps": 16, "eval_pairs": 24, "max_length": 40}
+SETTINGS |= {"log_steps": 3}  # the sums since the last line of the log then stand in the checkpoint
+SETTINGS |= {"global_batch_size": 12, "micro_batch_size": 4, "learning_rate": 1e-3, "precision": "fp32"}
+SETTINGS |= {"stall_minutes": 0.5}
 FAMILIES = {"mlm": "bert", "rtd": "electra"}
 
 
@@ -77,16 +68,9 @@ class Materials:
         tokenizer = load_tokenizer(default_model())
         for loss, family in FAMILIES.items():
             tokenizer.save_pretrained(str(self.model(loss)))
-            config = make_config(family, vocab_size=len(tokenizer))
-            config.save_pretrained(str(self.model(loss)))
+            make_config(family, vocab_size=len(tokenizer)).save_pretrained(str(self.model(loss)))
 
     def settings(self, cell: Cell, output: Path, **changes: Any) -> dict[str, Any]:
-        return {
-            "corpus": self.corpus,
-            "model": self.model(cell.token_loss),
-            "output_dir": output,
-            "objective": cell.objective,
-            "deepspeed_config": f"ds_configs/zero{cell.stage}.json",
-            **SETTINGS,
-            **changes,
-        }
+        own = {"corpus": self.corpus, "model": self.model(cell.token_loss), "output_dir": output}
+        own |= {"objective": cell.objective, "deepspeed_config": f"ds_configs/zero{cell.stage}.json"}
+        return own | SETTINGS | changes

@@ -9,11 +9,12 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
 from safetensors.torch import load_file
 
-from tests.chaos.materials import Cell, Materials
+from tests.chaos.materials import Cell
+from tests.cluster.jobs import materials as materials
 from tests.cluster.slurm import Slurm, find_lack
+from tests.pretrain.steps import same
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.slow
@@ -39,13 +40,6 @@ def slurm(tmp_path_factory):
     started = Slurm.start(tmp_path_factory.mktemp("slurm") / "state", num_nodes=3)
     yield started
     started.stop()
-
-
-@pytest.fixture(scope="module")
-def materials(tmp_path_factory):
-    made = Materials(tmp_path_factory.mktemp("materials"))
-    made.make()
-    return made
 
 
 class Job:
@@ -107,10 +101,6 @@ class Job:
     @property
     def starts(self):
         return self.said.count("\nstart ") + self.said.startswith("start ")
-
-
-def same(first, second):
-    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
 
 
 @pytest.fixture(scope="module")

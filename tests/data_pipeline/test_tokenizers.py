@@ -12,12 +12,8 @@ from data_pipeline.core.errors import KinspanError
 from data_pipeline.prepare.encode import normalise
 from tests.synthetic import write_unigram
 
-BERT, ROBERTA, MINILM = (
-    "tokenizers/bert-uncased_electra-small",
-    "tokenizers/roberta-base-tokenizer",
-    "models/all-MiniLM-L6-v2-fp16",
-)
-XLM_R = "XLM-R"
+BERT, ROBERTA = "tokenizers/bert-uncased_electra-small", "tokenizers/roberta-base-tokenizer"
+MINILM, XLM_R = "models/all-MiniLM-L6-v2-fp16", "XLM-R"
 SPECIAL = ["</s>", "<s>", "<mask>", "<pad>", "<unk>", "[SEP]", "[CLS]", "[MASK]", "[PAD]", "[UNK]"]
 WORD = st.one_of(st.text(max_size=12), st.sampled_from([*SPECIAL, "'s", "don't", "3.5"]))
 SENTENCE = st.lists(WORD, max_size=6)

@@ -36,20 +36,6 @@ def place(tmp_path, tiny_corpus):
     return tmp_path
 
 
-def commands_of(block):
-    """Yields the command of each line and its arguments."""
-    for line in block.replace("\\\n", " ").splitlines():
-        kinspan, *words = shlex.split(line)
-        assert kinspan == "kinspan"
-        yield find_command(words)
-
-
-def run(path, *arguments, place):
-    done = run_program(path, *arguments, cwd=place, PYTHONPATH=str(ROOT))
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 @pytest.fixture
 def run_here(place, monkeypatch, capfd):
     """``run_here(block)``: what the commands of a block print, run in this process, which has imported everything. A
@@ -58,7 +44,10 @@ def run_here(place, monkeypatch, capfd):
 
     def run_block(block):
         capfd.readouterr()
-        for command, arguments in commands_of(block):
+        for line in block.replace("\\\n", " ").splitlines():
+            kinspan, *words = shlex.split(line)
+            assert kinspan == "kinspan"
+            command, arguments = find_command(words)
             few = ["--eval_pairs", "20", "--global_batch_size", "8"] if command == "pretrain" else []
             monkeypatch.setattr(sys, "argv", [command, *few, *arguments])
             if arguments != ["--help"]:
@@ -115,7 +104,8 @@ def test_siamese(place, run_here, tiny_documents):
 
 def test_python(place):
     (place / "page.py").write_text("\n".join(blocks("pretraining.md", "python")))
-    run(place / "page.py", place=place)
+    done = run_program(place / "page.py", cwd=place, PYTHONPATH=str(ROOT))
+    assert done.returncode == 0, done.stderr
     assert (place / "releases/python/model.safetensors").exists()
 
 

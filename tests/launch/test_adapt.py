@@ -13,14 +13,13 @@ from finetune.ranking.config import RankConfig
 from finetune.ranking.measure import rank_file
 from launch.commands import adapt
 from launch.kinspan import show
+from tests.conftest import write_jsonl
 from tests.synthetic import short_tokenizer, write_model
 
 
 @pytest.fixture
 def documents(tiny_documents, tmp_path):
-    path = tmp_path / "documents.jsonl"
-    path.write_text("".join(json.dumps(document) + "\n" for document in tiny_documents))
-    return path
+    return write_jsonl(tmp_path / "documents.jsonl", tiny_documents)
 
 
 def run(monkeypatch, *arguments):

@@ -3,7 +3,6 @@
 import json
 
 import pytest
-import torch
 from transformers import AutoModelForSequenceClassification
 
 from data_pipeline.core.errors import KinspanError
@@ -11,7 +10,7 @@ from finetune.ranking.ranker import find_max_length, load_ranker
 from launch.commands import merge_adapter
 from launch.commands.train_adapters import TrainAdaptersConfig, name_runs, parse_task, plan_runs, train_all
 from pretrain.modeling.adapters.folder import read_adapter
-from tests.pretrain.steps import stopped_in_step
+from tests.pretrain.steps import same, stopped_in_step
 from tests.synthetic import write_model
 
 
@@ -67,8 +66,8 @@ def test_what_was_under_way_goes_on_and_ends_the_same(config, tmp_path, monkeypa
     train_all(plan_runs(config(), None))
     for name in ("beer", "history.meta", "travel"):
         one, two = (read_adapter(tmp_path / where / name / "release") for where in ("whole", "out"))
-        assert all(torch.equal(one.tensors[key], two.tensors[key]) for key in one.tensors)
-        assert all(torch.equal(one.head[key], two.head[key]) for key in one.head)
+        assert same(one.tensors, two.tensors)
+        assert same(one.head, two.head)
 
 
 def test_a_corpus_that_cannot_be_trained_on_costs_only_itself(config, tmp_path):
@@ -104,11 +103,7 @@ def test_lora_merges_into_a_plain_model(config, tmp_path, monkeypatch):
     adapter, output = str(tmp_path / "out/beer/release"), str(tmp_path / "merged")
     monkeypatch.setattr("sys.argv", ["merge", "--adapter", adapter, "--output_dir", output])
     merge_adapter.main()
-    adapted, merged = (load_ranker(str(tmp_path / where)) for where in ("out/beer/release", "merged"))
-    one, two = adapted.state_dict(), merged.state_dict()
-    assert one.keys() == two.keys()
-    assert all(torch.equal(one[name], two[name]) for name in one)
-    assert json.loads((tmp_path / "merged/config.json").read_text())["architectures"] == [
-        "BertForSequenceClassification"
-    ]
+    assert same(*(load_ranker(str(tmp_path / where)).state_dict() for where in ("out/beer/release", "merged")))
+    (named,) = json.loads((tmp_path / "merged/config.json").read_text())["architectures"]
+    assert named == "BertForSequenceClassification"
     assert find_max_length(str(tmp_path / "merged")) == 48

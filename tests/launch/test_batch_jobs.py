@@ -20,7 +20,6 @@ from pretrain.engine.stop import Stopped
 ROOT = Path(__file__).resolve().parents[2]
 SLURM = ROOT / "launch/slurm"
 SCRIPTS = [*sorted(SLURM.iterdir()), *sorted((ROOT / "launch/hosts").iterdir())]
-KUBERNETES = ROOT / "launch/k8s"
 
 
 def test_scripts_pass_the_linter():
@@ -36,6 +35,25 @@ def write_commands(folder, commands):
         (folder / name).write_text("#!/bin/bash\n" + text)
         (folder / name).chmod(0o755)
     return {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
+
+
+def run_script(command, environment, folder, strike=None, pattern="", count=1):
+    """How a script ends in ``folder``, and what it prints; ``strike`` is a signal to it, once so many files of that
+    pattern are there."""
+
+    def prepare():
+        # Tests that a shell runs in the background are born deaf to Ctrl-C, which no trap of bash can undo.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    given = {"env": environment, "cwd": folder, "preexec_fn": prepare}
+    process = subprocess.Popen(["bash", *command], stdout=subprocess.PIPE, text=True, **given)
+    if strike:
+        deadline = time.monotonic() + 50
+        while len(list(folder.glob(pattern))) < count and time.monotonic() < deadline:
+            time.sleep(0.05)
+        process.send_signal(strike)
+    output = process.communicate(timeout=60)[0]
+    return process.returncode, output
 
 
 @pytest.fixture
@@ -76,20 +94,9 @@ def job(tmp_path):
     def run(status, said="", strike=None, script="pretrain.sbatch", arguments=("--config", "my run.yaml"), **variables):
         (tmp_path / "calls").unlink(missing_ok=True)
         values = {**given, "STATUS": status, "SAID": said, **variables}
-        process = subprocess.Popen(
-            ["bash", SLURM / script, *arguments],
-            env={**environment, **{name: str(value) for name, value in values.items()}},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        if strike:
-            deadline = time.monotonic() + 20
-            while not (tmp_path / "calls").exists() and time.monotonic() < deadline:
-                time.sleep(0.05)
-            process.send_signal(strike)
-        output = process.communicate(timeout=60)[0]
-        calls = (tmp_path / "calls").read_text() if (tmp_path / "calls").exists() else ""
-        return process.returncode, output, calls
+        variables = {**environment, **{name: str(value) for name, value in values.items()}}
+        ended = run_script([SLURM / script, *arguments], variables, tmp_path, strike, "calls")
+        return *ended, (tmp_path / "calls").read_text() if (tmp_path / "calls").exists() else ""
 
     return run
 
@@ -207,26 +214,10 @@ def hosts(tmp_path):
     (tmp_path / "hosts.txt").write_text("a slots=2\ngone slots=8\n# a remark\n\nb slots=1 # another")
 
     def run(status, said="", strike=None, started=1, arguments=(), **variables):
-        def prepare():
-            # Tests that a shell runs in the background are born deaf to Ctrl-C, which no trap of bash can undo.
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-        process = subprocess.Popen(
-            ["bash", ROOT / "launch/hosts/pretrain.sh", "hosts.txt", *arguments],
-            env={**environment, "STATUS": str(status), "SAID": said, "RETRIES": "1", **variables},
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=tmp_path,
-            preexec_fn=prepare,
-        )
-        if strike:
-            deadline = time.monotonic() + 50
-            while len(list(tmp_path.glob("started-*"))) < started and time.monotonic() < deadline:
-                time.sleep(0.05)
-            process.send_signal(strike)
-        output = process.communicate(timeout=60)[0]
-        logs = {path.name: path.read_text() for path in tmp_path.glob("logs/*/start-0/*.log")}
-        return process.returncode, output, logs
+        variables = {**environment, "STATUS": str(status), "SAID": said, "RETRIES": "1", **variables}
+        command = [ROOT / "launch/hosts/pretrain.sh", "hosts.txt", *arguments]
+        ended = run_script(command, variables, tmp_path, strike, "started-*", started)
+        return *ended, {path.name: path.read_text() for path in tmp_path.glob("logs/*/start-0/*.log")}
 
     return run
 
@@ -268,14 +259,10 @@ def test_a_signal_here_stops_every_machine(hosts, strike):
 # Kubernetes ---------------------------------------------------------------------------------------------------------
 
 
-def read_pods(name):
-    manifest = yaml.safe_load((KUBERNETES / name).read_text())
-    job = manifest["spec"] if manifest["kind"] == "Job" else manifest["spec"]["replicatedJobs"][0]["template"]["spec"]
-    return manifest, job, job["template"]["spec"]
-
-
 def test_the_jobset_has_as_many_pods_as_its_ranks_wait_for():
-    manifest, job, pod = read_pods("gpu/pretrain.yaml")
+    manifest = yaml.safe_load((ROOT / "launch/k8s/gpu/pretrain.yaml").read_text())
+    job = manifest["spec"]["replicatedJobs"][0]["template"]["spec"]
+    pod = job["template"]["spec"]
     assert (manifest["apiVersion"], manifest["kind"]) == ("jobset.x-k8s.io/v1alpha2", "JobSet")
     (container,) = pod["containers"]
     values = {entry["name"]: entry.get("value") for entry in container["env"]}

@@ -20,14 +20,8 @@ ENTRIES = sorted(MODULES)
 
 def run(path, *arguments, cwd):
     """In a process of its own from the first import on, for what is about that; all else by ``run_program``."""
-    return subprocess.run(
-        [sys.executable, str(path), *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        cwd=cwd,
-        env={**os.environ, "HF_HUB_OFFLINE": "1"},
-        timeout=120,
-    )
+    command, env = [sys.executable, str(path), *map(str, arguments)], {**os.environ, "HF_HUB_OFFLINE": "1"}
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=env, timeout=120)
 
 
 @pytest.mark.parametrize("entry", ENTRIES)

@@ -74,13 +74,6 @@ class Left(BaseException):
     """Stands in for os._exit, which would end the tests."""
 
 
-@dataclasses.dataclass
-class Ended:
-    status: int
-    stdout: str
-    stderr: str
-
-
 @pytest.fixture(scope="module")
 def ground(tmp_path_factory, tiny_corpus, tiny_documents, helpers):
     """A folder of all that the commands read, and a thesis that they are to leave alone."""
@@ -92,20 +85,17 @@ def ground(tmp_path_factory, tiny_corpus, tiny_documents, helpers):
     (ground / "ds.json").write_text(json.dumps({"zero_optimization": {"stage": 2}}))
     (ground / "sets").mkdir()
     for split in ("train", "dev", "test"):
+        pairs = [(q, a) for q in range(3) for a in range(3)]
         rows = [
-            {"question": f"why {split} {q}", "answer": f"river {a} stone {q}", "label": int(a == q)}
-            for q in range(3)
-            for a in range(3)
+            {"question": f"why {split} {q}", "answer": f"river {a} stone {q}", "label": int(a == q)} for q, a in pairs
         ]
         helpers.write_jsonl(ground / f"sets/{split}.jsonl", rows)
     (ground / "run.txt").write_text("".join(f"q{k % 3} Q0 c{k} {k} {k / 2} tag\n" for k in range(9)))
     (ground / "qrels.txt").write_text("".join(f"q{k % 3} 0 c{k} {k % 2}\n" for k in range(9)))
     answer = {"long_answer": {"start_token": 0, "end_token": 6}, "short_answers": [{"start_token": 3, "end_token": 4}]}
     page = {"document_text": "<P> It is blue . </P> <P> Not blue , red . </P> <P> No . </P>"}
-    annotations = [{**answer, "yes_no_answer": "NONE"}]
-    helpers.write_jsonl(
-        ground / "nq.jsonl", [{"question_text": f"colour {k}", **page, "annotations": annotations} for k in range(4)]
-    )
+    page["annotations"] = [{**answer, "yes_no_answer": "NONE"}]
+    helpers.write_jsonl(ground / "nq.jsonl", [{"question_text": f"colour {k}", **page} for k in range(4)])
     settings = {k: v for k, v in FINETUNE.items() if k not in ("data", "model", "output_dir")}
     rows = [{"name": "one"}, {"name": "two", "settings": {"patience": 1}}]
     (ground / "study.yaml").write_text(yaml.safe_dump({"title": "A study", "settings": settings, "rows": rows}))
@@ -120,8 +110,8 @@ def ground(tmp_path_factory, tiny_corpus, tiny_documents, helpers):
         ("release", {"run_dir": "{ground}/adapted", "output_dir": "{ground}/beer"}),
     ):
         with pytest.MonkeyPatch.context() as patch:
-            ended = _invoke(entry, _filled(as_flags(settings), ground), patch)
-        assert ended.status == 0, ended.stderr
+            status, said = _invoke(entry, _filled(as_flags(settings), ground), patch)
+        assert status == 0, said
     return ground
 
 
@@ -130,12 +120,9 @@ def _in_one_process(monkeypatch, tmp_path, helpers, tiny_corpus):
     """No hub, no worker processes, no building of the default corpus, and tokenizers read once."""
     from huggingface_hub import constants
 
-    def at_once(work, chunks, num_workers):
-        yield from map(work, chunks)
-
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setenv("HF_DATASETS_OFFLINE", "1")
-    monkeypatch.setattr("finetune.data.builders.asnq.map_chunks", at_once)
+    monkeypatch.setattr("finetune.data.builders.asnq.map_chunks", lambda work, chunks, _: map(work, chunks))
     monkeypatch.setitem(sys.modules, "ray", None)  # no cluster is started
     for module in ("launch.commands.inspect_corpus", "pretrain.planning.corpora"):
         monkeypatch.setattr(importlib.import_module(module), "default_corpus", lambda tokenizer: tiny_corpus)
@@ -143,8 +130,8 @@ def _in_one_process(monkeypatch, tmp_path, helpers, tiny_corpus):
     monkeypatch.setattr("data_pipeline.prepare.readers.python_docs.find_source_files", lambda number: [])
 
 
-def _invoke(entry: str, arguments: list[str], patch: pytest.MonkeyPatch) -> Ended:
-    """As the entry's own file does when it is run; any exception but an exit comes out."""
+def _invoke(entry: str, arguments: list[str], patch: pytest.MonkeyPatch) -> tuple[int, str]:
+    """As the entry's own file does when it is run: its status and its stderr. Any exception but an exit comes out."""
     main = module_of(entry).main
 
     def leave(status: int) -> None:
@@ -154,13 +141,13 @@ def _invoke(entry: str, arguments: list[str], patch: pytest.MonkeyPatch) -> Ende
     patch.setattr(sys, "argv", [f"{entry}.py", *arguments])
     for name in LAUNCHER_VARIABLES:
         os.environ.pop(name, None)
-    out, err, status = io.StringIO(), io.StringIO(), 0
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+    err, status = io.StringIO(), 0
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(err):
         try:
             kinspan.run(main)
         except (Left, SystemExit) as end:
             status = end.args[0] if end.args and end.args[0] is not None else 0
-    return Ended(status, out.getvalue(), err.getvalue())
+    return status, err.getvalue()
 
 
 def _filled(flags: list[str], ground: Path) -> list[str]:
@@ -176,20 +163,20 @@ def _snapshot(folder: Path) -> dict[Path, tuple[int, int]]:
     return {p: (p.stat().st_size, p.stat().st_mtime_ns) for p in folder.rglob("*") if p.is_file()}
 
 
-def _wrong(ended: Ended, seconds: float, before: dict, after: dict) -> str | None:
+def _wrong(status: int, said: str, seconds: float, before: dict, after: dict) -> str | None:
     """What is wrong with how a command ended; None where nothing is."""
     changed = [str(p) for p in before if after.get(p) != before[p]]
     if changed:
         return f"changed or removed: {changed}"
     if seconds > 60:
         return f"took {seconds:.0f} seconds"
-    if "Traceback" in ended.stderr:
-        return ended.stderr[-1500:]
-    if ended.status == 0:
+    if "Traceback" in said:
+        return said[-1500:]
+    if status == 0:
         return None
-    lines = [line for line in ended.stderr.splitlines() if re.match(r"(\S+\.py: )?error: ", line)]
-    if ended.status != 2 or len(lines) != 1 or not ended.stderr.rstrip("\n").endswith(lines[0]):
-        return f"status {ended.status} with {len(lines)} lines of error: {ended.stderr[-1500:]}"
+    lines = [line for line in said.splitlines() if re.match(r"(\S+\.py: )?error: ", line)]
+    if status != 2 or len(lines) != 1 or not said.rstrip("\n").endswith(lines[0]):
+        return f"status {status} with {len(lines)} lines of error: {said[-1500:]}"
     if re.search(PYTHONS, re.sub(r"\w+Error: .*", "", lines[0])) or len(lines[0]) < 25:
         return f"a text of Python's own: {lines[0]}"
     return None
@@ -222,7 +209,7 @@ def _fuzz(command: str, examples: range, ground: Path, folder: Path) -> None:
             patch.chdir(here)
             try:
                 ended = _invoke(entry, arguments, patch)
-                wrong = _wrong(ended, time.monotonic() - began, before, {} if resumes else _snapshot(place))
+                wrong = _wrong(*ended, time.monotonic() - began, before, {} if resumes else _snapshot(place))
             except Exception:
                 wrong = traceback.format_exc()
         if wrong:

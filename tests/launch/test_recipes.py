@@ -62,10 +62,8 @@ def test_has_the_numbers_of_appendix_b(name):
     assert (config.mlm_weight, config.rtd_weight, config.pair_weight) == (1.0, 50.0, 0.0 if ablation else 1.0)
     assert config.sampling == "matched"
     if model == "electra":
-        assert (config.model, config.generator) == (
-            "google/electra-base-discriminator",
-            "google/electra-base-generator",
-        )
+        google = "google/electra-base-"
+        assert (config.model, config.generator) == (f"{google}discriminator", f"{google}generator")
         assert config.token_loss == "rtd"
     else:
         assert (config.model, config.token_loss) == ("roberta-base", "mlm")

@@ -65,9 +65,8 @@ def test_every_checkpoint_is_pushed_as_a_revision(call, hub, run_folder, monkeyp
         folder = call("--push_to_hub", "me/ranker", source=run_folder / f"checkpoints/step-{step:08d}")
     facts = {tag: json.loads(hub.files("me/ranker", tag)["kinspan.json"]) for tag in hub.repositories["me/ranker"].tags}
     assert {tag: fact["step"] for tag, fact in facts.items()} == {"step-00000002": 2, "step-00000004": 4}
-    assert hub.files("me/ranker") == {
-        p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()
-    }
+    released = {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+    assert hub.files("me/ranker") == released
     assert 'CrossEncoder("me/ranker", ' in (folder / "README.md").read_text()
 
 
@@ -83,14 +82,8 @@ def test_the_cards_code_runs_where_nothing_of_this_project_is(call, tmp_path):
     (packages,) = tmp_path.glob("fresh/lib/python*/site-packages")
     (packages / "libraries.pth").write_text(sysconfig.get_paths()["purelib"] + "\n")
     clean = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
-    done = subprocess.run(
-        [python, "-c", code.replace("path/to/this/folder", ".")],
-        cwd=folder,
-        env=clean | {"HF_HUB_OFFLINE": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    command, env = [python, "-c", code.replace("path/to/this/folder", ".")], clean | {"HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     ours = CrossEncoder(str(folder), max_length=48).predict([(QUESTION, text) for text in CANDIDATES])
     scores = [float(score) for score in re.findall(r"'score': [^\d]*([\d.]+)", done.stdout)]

@@ -27,14 +27,9 @@ FIGURES = {  # of a row of each study
 def configs(name):
     """Each row of a study by name, with the settings that it fine-tunes with."""
     study = read_study(FOLDER / f"{name}.yaml")
-    context = StudyContext(
-        study,
-        ["wikiqa=W"],
-        Path("runs"),
-        transfer="asnq=A" if any(row.tanda for row in study.rows) else None,
-        pretrain=lambda settings, folder: lambda: None,
-        where={"corpus": "c", "source": f"askubuntu_qa={FOLDER}"},
-    )
+    transfer = "asnq=A" if any(row.tanda for row in study.rows) else None
+    named = {"corpus": "c", "source": f"askubuntu_qa={FOLDER}"}
+    context = StudyContext(study, ["wikiqa=W"], Path("runs"), {}, transfer, lambda *_: lambda: None, named)
     return {planned.row.name: (planned.row, planned.config) for planned in plan_rows(context)}
 
 
@@ -87,11 +82,8 @@ def test_both_arms_of_as2_differ_in_the_pair_loss_alone():
 
 def test_noise_and_negatives_are_those_of_the_row():
     noise = {name: config.label_noise for name, (_, config) in configs("tanda-noise").items()}
-    assert noise == {"FT": 0, "FT, 10% noise": 0.1, "FT, 20% noise": 0.2} | {
-        "TANDA": 0,
-        "TANDA, 10% noise": 0.1,
-        "TANDA, 20% noise": 0.2,
-    }
+    shares = {"": 0, ", 10% noise": 0.1, ", 20% noise": 0.2}
+    assert noise == {how + named: share for how in ("FT", "TANDA") for named, share in shares.items()}
     for name, (_, config) in configs("tanda-asnq-labels").items():
         assert name == "negatives " + ", ".join(map(str, config.negative_labels))
 

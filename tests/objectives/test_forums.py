@@ -1,6 +1,5 @@
 """Pairs of questions: titles, bodies, accepted answers and duplicates of a forum's dump."""
 
-import json
 import random
 from collections import Counter
 from dataclasses import replace
@@ -47,12 +46,8 @@ def write_forum(folder, questions=QUESTIONS, seed=0):
         original = n - 1 if n % 3 == 0 else None
         if original:
             links.append(f'<row Id="{n}" PostId="{n}" RelatedPostId="{original}" LinkTypeId="3" />')
-        known[f"forum:{n}"] = (
-            title,
-            " ".join(body),
-            answers[1] if accepted else None,
-            original and f"forum:{original}",
-        )
+        right = answers[1] if accepted else None
+        known[f"forum:{n}"] = title, " ".join(body), right, original and f"forum:{original}"
     folder.mkdir(parents=True)
     (folder / "Posts.xml").write_text("<?xml?>\n<posts>\n" + "\n".join(posts) + "\n</posts>\n")
     (folder / "PostLinks.xml").write_text("<?xml?>\n<postlinks>\n" + "\n".join(links) + "\n</postlinks>\n")
@@ -180,9 +175,9 @@ def linked_forum(tmp_path_factory, helpers):
         number, first = n % IN_GROUP, n - n % IN_GROUP
         linked = [str(link) for link in links(first, f"gone{first}").get(number, [])]
         lines.append({"id": str(n), "title": f"How is {n} done?", "text": f"I tried {n} {n}.", "links": linked})
-    (folder / "asked.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    asked = f"questions:{helpers.write_jsonl(folder / 'asked.jsonl', lines)}"
     options = {"validation_share": 0.0, "duplicates": "keep", "shard_tokens": 200}
-    helpers.prepare([f"questions:{folder / 'asked.jsonl'}"], short_tokenizer(), folder / "corpus", **options)
+    helpers.prepare([asked], short_tokenizer(), folder / "corpus", **options)
     return folder / "corpus"
 
 

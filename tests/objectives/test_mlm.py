@@ -80,30 +80,18 @@ def test_random_tokens_reach_the_ends_of_any_vocabulary(vocabulary):
 CONTINUES = np.arange(VOCABULARY) % 3 == 0  # a third of the tokens go on with the word before them
 
 
-def two_numbers(num_pairs, max_length, seed=0):
-    return draw_random_bits(seed, "mask", 0, num_pairs, 2 * -(-max_length // 8) * 4)
-
-
-def words_of(ids, special, continues):
-    """The number of each token's word; a special token is a word by itself."""
-    number, numbers = 0, []
-    for k, token in enumerate(ids.tolist()):
-        number += bool(special[k] or k == 0 or special[k - 1] or not continues[token])
-        numbers.append(number)
-    return np.array(numbers)
-
-
 @pytest.fixture(scope="module")
 def whole():
+    """With the number of each token's word; a special token is a word by itself."""
     ids, starts, special = packed(6000, 64)
     masking = MaskedLM(MASK, VOCABULARY, continues=CONTINUES)
-    out, positions, labels = applied(ids, starts, special, two_numbers(6000, 64), masking=masking)
-    return ids, special, words_of(ids, special, CONTINUES), out, positions, labels
+    _, positions, _ = applied(ids, starts, special, words(6000, 2 * 64), masking=masking)  # two numbers a token
+    return special, np.cumsum(special | np.append(True, special[:-1]) | ~CONTINUES[ids]), positions
 
 
 def test_all_tokens_of_a_word_are_chosen_or_none(whole):
-    ids, special, word, _, positions, _ = whole
-    chosen = np.zeros(len(ids), dtype=bool)
+    special, word, positions = whole
+    chosen = np.zeros(len(word), dtype=bool)
     chosen[positions] = True
     share = np.bincount(word, chosen) / np.maximum(np.bincount(word), 1)
     assert set(share.tolist()) == {0.0, 1.0}
@@ -112,7 +100,7 @@ def test_all_tokens_of_a_word_are_chosen_or_none(whole):
 
 
 def test_fifteen_in_a_hundred_words_and_tokens_are_chosen(whole):
-    _, special, word, _, positions, _ = whole
+    special, word, positions = whole
     words, tokens = len(np.unique(word[~special])), (~special).sum()
     assert close(len(np.unique(word[positions])) / words, 0.15, words)
     assert close(len(positions) / tokens, 0.15, tokens / 3)  # tokens of a word are chosen together

@@ -4,13 +4,10 @@ from itertools import count
 import numpy as np
 import pytest
 
+from tests.objectives.conftest import paragraphs_of
+
 PARAGRAPHS, SENTENCES = 3, 9
-EVEN = [
-    [
-        [list(range(first + SENTENCES * p, first + SENTENCES * (p + 1))) for p in range(PARAGRAPHS)]
-        for first in range(0, 10 * PARAGRAPHS * SENTENCES, PARAGRAPHS * SENTENCES)
-    ]
-]
+EVEN = [[paragraphs_of([SENTENCES] * PARAGRAPHS, PARAGRAPHS * SENTENCES * d) for d in range(10)]]
 
 
 @pytest.fixture(scope="module")

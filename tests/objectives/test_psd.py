@@ -1,23 +1,16 @@
 from collections import Counter
-from itertools import pairwise
 
 import numpy as np
 import pytest
 
-
-def block_of_lengths(rng, num_documents, num_paragraphs):
-    """One shard of documents whose paragraphs are of 1-60 tokens, all different."""
-    first, documents = 0, []
-    for _ in range(num_documents):
-        bounds = np.cumsum([first, *rng.integers(1, 61, num_paragraphs)]).tolist()
-        documents.append([list(range(a, b)) for a, b in pairwise(bounds)])
-        first = bounds[-1]
-    return [documents]
+from tests.objectives.conftest import paragraphs_of
 
 
 @pytest.mark.parametrize("anchor", [0, 5, 11])
 def test_a_positives_b_is_each_other_paragraph_of_the_document_as_often(tools, anchor):
-    these = tools.sampled("psd", block_of_lengths(np.random.default_rng(0), 4, 12), repeat=1500)
+    rng = np.random.default_rng(0)
+    documents = [paragraphs_of(rng.integers(1, 61, 12), 720 * d) for d in range(4)]
+    these = tools.sampled("psd", [documents], repeat=1500)
     rows = these.a.paragraph[:, 0] == 12 + anchor
     partners = Counter((these.b.paragraph[rows, 0] - 12).tolist())
     others = [p for p in range(12) if p != anchor]

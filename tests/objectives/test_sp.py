@@ -1,19 +1,12 @@
 """SP, and ICT, which is SP with an A of one sentence."""
 
 from collections import Counter
-from itertools import pairwise
 
 import numpy as np
 import pytest
 
 from data_pipeline.sampling.pairs import EASY, HARD
-
-
-def paragraphs_of(counts, first=0):
-    """Paragraphs of so many sentences, no two sentences alike."""
-    bounds = np.cumsum([first, *counts]).tolist()
-    return [list(range(a, b)) for a, b in pairwise(bounds)]
-
+from tests.objectives.conftest import paragraphs_of
 
 COUNTS = [2, 2, 3, 4, 6, 7]
 EVEN = [[paragraphs_of(COUNTS, 24 * d) for d in range(10)]]  # ten documents alike, in one shard
@@ -89,7 +82,7 @@ def test_a_is_no_longer_than_what_another_paragraph_of_the_document_can_lose(too
 
 
 def test_every_sentence_is_as_often_the_question(tools):
-    documents = [[list(range(12 * d, 12 * d + 5)), list(range(12 * d + 5, 12 * d + 12))] for d in range(8)]
+    documents = [paragraphs_of([5, 7], 12 * d) for d in range(8)]
     these = tools.sampled("ict", [documents], repeat=1000)
     assert (these.a.end - these.a.start == 1).all()
     for count in (5, 7):

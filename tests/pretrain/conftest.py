@@ -14,24 +14,14 @@ from tests.synthetic import short_tokenizer
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
 BERT_IDS = {"cls_token_id": 101, "bos_token_id": 101, "sep_token_id": 102, "eos_token_id": 102, "pad_token_id": 0}
 ROBERTA = {"max_position_embeddings": 514, "type_vocab_size": 2, "pad_token_id": 1}
+RELATIVE = {"relative_attention": True, "position_buckets": 16, "pos_att_type": ["p2c", "c2p"], "share_att_key": True}
+RELATIVE |= {"norm_rel_ebd": "layer_norm", "position_biased_input": False}
 OWN: dict[str, dict[str, Any]] = {
-    "roberta": ROBERTA,
-    "xlm-roberta": ROBERTA,
-    "camembert": ROBERTA,
+    **dict.fromkeys(("roberta", "xlm-roberta", "camembert"), ROBERTA),
     "electra": {"embedding_size": 16},
     "albert": {"embedding_size": 16, "num_hidden_layers": 4, "num_hidden_groups": 2, "inner_group_num": 2},
     "mpnet": {"max_position_embeddings": 514, "pad_token_id": 1},
-    "deberta-v2": {
-        "relative_attention": True,
-        "position_buckets": 16,
-        "pos_att_type": ["p2c", "c2p"],
-        "share_att_key": True,
-        "norm_rel_ebd": "layer_norm",
-        "position_biased_input": False,
-        "type_vocab_size": 0,
-        "conv_kernel_size": 3,
-        "conv_act": "gelu",
-    },
+    "deberta-v2": RELATIVE | {"type_vocab_size": 0, "conv_kernel_size": 3, "conv_act": "gelu"},
     "modernbert": {"num_hidden_layers": 4, "local_attention": 16, "global_attn_every_n_layers": 2, **BERT_IDS},
 }
 
@@ -74,3 +64,8 @@ def make_base(make_model: Callable[..., Path]) -> Callable[..., Path]:
         return folder
 
     return make
+
+
+@pytest.fixture(scope="session")
+def base(make_base: Callable[..., Path]) -> Path:
+    return make_base()

@@ -81,14 +81,14 @@ def start_engine(config: PretrainConfig) -> tuple[Setup, Any]:
 
 
 def take_step(setup: Setup, engine: Any, step: int, weights: LossWeights = PAPER_WEIGHTS) -> Outcome:
-    """One update of one rank, as the training loop makes it."""
-    batches = make_micro_batches(setup.train_stream, setup.layout, 0, step)
+    """One update of this rank, as the training loop makes it."""
+    batches = make_micro_batches(setup.train_stream, setup.layout, setup.rank, step)
     return train_step(
         engine,
         global_batch=start_count_reduction(batches, engine.module.losses)(),
-        filler=batches[0],
+        filler=setup.train_stream.batch(0, 1),
         layout=setup.layout,
-        rank=0,
+        rank=setup.rank,
         seed=1,
         step=step,
         weights=weights,
@@ -112,10 +112,15 @@ def same(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool:
     return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
 
 
-def read_log(folder: Path | str, split: str, *names: str) -> list[list[Any]]:
-    """These figures in each line of a split in a run's log."""
+def read_lines(folder: Path | str, split: str) -> list[dict[str, Any]]:
+    """The lines of a split in a run's log."""
     lines = map(json.loads, (Path(folder) / "metrics.jsonl").read_text().splitlines())
-    return [[line[name] for name in names] for line in lines if line["split"] == split]
+    return [line for line in lines if line["split"] == split]
+
+
+def read_log(folder: Path | str, split: str, *names: str) -> list[list[Any]]:
+    """These figures in each of those lines."""
+    return [[line[name] for name in names] for line in read_lines(folder, split)]
 
 
 def expect_equal_runs(folder: Path | str, whole: Path | str, step: int) -> None:

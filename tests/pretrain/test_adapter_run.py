@@ -24,11 +24,6 @@ from tests.pretrain.steps import expect_equal_runs, make_run, read_log, read_wei
 STAGES = ("zero0", "zero1", "zero2", "zero3")
 
 
-@pytest.fixture(scope="session")
-def base(make_base):
-    return make_base()
-
-
 @pytest.fixture
 def config(base, tiny_corpus, tmp_path):
     """``config(name, **settings)``: of a small run with dropout in the folder of that name."""

@@ -107,14 +107,10 @@ def test_a_data_set_gives_its_candidates_and_the_questions_that_they_answer(tmp_
 
 
 def questions(folder):
+    text = "Since Monday it prints nothing at all, whatever I do."
+    answers = ["Buy another.", "Switch it off and on again.", " "]
     rows = [
-        {
-            "id": "t1",
-            "title": "The printer is offline",
-            "text": "Since Monday it prints nothing at all, whatever I do.",
-            "answers": ["Buy another.", "Switch it off and on again.", " "],
-            "accepted": 1,
-        },
+        {"id": "t1", "title": "The printer is offline", "text": text, "answers": answers, "accepted": 1},
         {"id": "t2", "title": "The screen is dark", "text": "It was bright before, and now it is dark.", "answers": []},
         {"id": "t3", "title": "The mouse is stuck", "text": "It moves left and never right.", "answers": ["Clean it."]},
     ]
@@ -142,10 +138,8 @@ def test_a_folder_in_the_form_of_beir(tmp_path):
     write_jsonl(tmp_path / "corpus.jsonl", rows)
     answers = read(tmp_path)
     assert answers == [
-        Answer("MED-10", "Statins They lower cholesterol."),
-        Answer("4983", "No title."),
-        Answer("31", "No field."),
-        Answer("32", "Only a title"),
+        *[Answer("MED-10", "Statins They lower cholesterol."), Answer("4983", "No title.")],
+        *[Answer("31", "No field."), Answer("32", "Only a title")],
     ]
     assert read(tmp_path / "corpus.jsonl") == answers
 

@@ -77,14 +77,10 @@ def test_from_a_benchmark_to_its_figures(tmp_path, run, built, cross_encoder):
     found, ranked = tmp_path / "made/run.txt", tmp_path / "ranked"
     flags = ("--index", tmp_path / "index", "--questions", built)
     assert run(search, *flags, "--run", found, "--first_stage", "bm25", "--k", 20) == ""
-    run(
-        rank,
-        *("--model", cross_encoder, "--run", found, "--queries", built, "--collection", built),
-        *("--depth", 3, "--max_length", 32, "--output_dir", ranked),
-    )
-    last = run(
-        evaluate, *("--run", found, ranked / "run.txt", "--qrels", built, "--metrics", "MRR R@20", "R@3", "--json")
-    ).splitlines()[-1]
+    given = ("--model", cross_encoder, "--run", found, "--queries", built, "--collection", built)
+    run(rank, *given, "--depth", 3, "--max_length", 32, "--output_dir", ranked)
+    measured = ("--qrels", built, "--metrics", "MRR R@20", "R@3", "--json")
+    last = run(evaluate, "--run", found, ranked / "run.txt", *measured).splitlines()[-1]
     first, second = json.loads(last)["systems"]
     assert first["mrr"] == first["R@3"] == first["R@20"] == 1  # the number stands in one answer alone
     assert second["R@3"] == 1 > second["mrr"]

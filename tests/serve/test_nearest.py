@@ -9,22 +9,12 @@ from serve.index import map_words, write_words
 from serve.search import make_candidates
 
 
-@pytest.fixture(scope="module")
-def matrix():
-    rng = np.random.default_rng(0)
-    centres = rng.normal(size=(100, 32))
-    rows = centres[rng.integers(100, size=3000)] + 0.5 * rng.normal(size=(3000, 32))
-    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float16)
-
-
-@pytest.fixture(scope="module")
-def queries(matrix):
-    noise = np.random.default_rng(1).normal(size=(20, 32)).astype(np.float32)
-    return matrix[::150].astype(np.float32) + 0.1 * noise
-
-
 @pytest.mark.parametrize("k", [1, 100, 5000])
-def test_the_nearest_are_found(matrix, queries, k, monkeypatch):
+def test_the_nearest_are_found(k, monkeypatch):
+    rng = np.random.default_rng(0)
+    near = rng.normal(size=(100, 32))[rng.integers(100, size=3000)] + 0.5 * rng.normal(size=(3000, 32))
+    matrix = (near / np.linalg.norm(near, axis=1, keepdims=True)).astype(np.float16)
+    queries = (matrix[::150] + 0.1 * rng.normal(size=(20, 32))).astype(np.float32)
     monkeypatch.setattr("finetune.ranking.retrieval.BLOCK_BYTES", 50_000)  # several blocks
     products = matrix.astype(np.float64) @ queries.T.astype(np.float64)
     for query, (rows, scores) in enumerate(find_exactly(matrix, queries, k)):
@@ -45,10 +35,9 @@ def test_words_are_bm25s(tmp_path):
     write_words(tmp_path, texts, "en")
     words = map_words(tmp_path)
     rows, scores = find_by_words(words, "Stones, rivers?", 10, "en")
-    expected = score_bm25(make_candidates(["Stones, rivers?"], [texts]))
-    assert dict(zip(rows.tolist(), scores.tolist(), strict=True)) == pytest.approx(
-        {row: score for row, score in enumerate(expected) if score > 0}, rel=1e-5
-    )
+    every = score_bm25(make_candidates(["Stones, rivers?"], [texts]))
+    expected = {row: score for row, score in enumerate(every) if score > 0}
+    assert dict(zip(rows.tolist(), scores.tolist(), strict=True)) == pytest.approx(expected, rel=1e-5)
     assert rows[0] == 3
     for nothing in ("", "of any", "nonesuch", "?!"):
         assert not len(find_by_words(words, nothing, 3, "en")[0])

@@ -175,12 +175,8 @@ def test_rules_are_checked_before_any_work_is_done():
 @pytest.mark.parametrize(
     "text",
     [
-        "這是一個很長的段落" * 20_000,
-        "x" * 200_000,
-        "a," * 100_000,
-        "<script>" * 25_000,
-        "<!-- " * 40_000,
-        "<a " * 60_000,
+        *["這是一個很長的段落" * 20_000, "x" * 200_000, "a," * 100_000],
+        *["<script>" * 25_000, "<!-- " * 40_000, "<a " * 60_000],
     ],
     ids=["no spaces", "one word", "short words", "scripts", "comments", "tags"],
 )

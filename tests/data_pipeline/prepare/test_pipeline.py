@@ -158,22 +158,13 @@ def test_preparing_again_mends_what_an_error_says_it_mends(tmp_path, source, goo
     assert len(stored(Corpus(tmp_path / "out"))) == NUM_DOCUMENTS
 
 
+OTHER = [{"validation_share": 0.5}, {"min_paragraph_chars": 10}, {"shard_tokens": 1000}]
+OTHER += [{"inputs": ["docs", "more.jsonl"]}, {"tokenizer": "tokenizers/roberta-base-tokenizer"}]
 REFUSED = [
-    ({"boilerplate": 1}, "--boilerplate"),
-    ({"sbatch": ["partition=cpu"]}, "--sbatch"),
-    ({"output": "file/out"}, "--output_dir"),
-    ({"output": "taken"}, "--output_dir .*taken"),
+    *[({"boilerplate": 1}, "--boilerplate"), ({"sbatch": ["partition=cpu"]}, "--sbatch")],
+    *[({"output": "file/out"}, "--output_dir"), ({"output": "taken"}, "--output_dir .*taken")],
     ({"output": "docs/corpus"}, "--output_dir .*docs/corpus"),
-    *(
-        ({"output": "done", **changed}, "--output_dir .*done")
-        for changed in (
-            {"validation_share": 0.5},
-            {"min_paragraph_chars": 10},
-            {"shard_tokens": 1000},
-            {"inputs": ["docs", "more.jsonl"]},
-            {"tokenizer": "tokenizers/roberta-base-tokenizer"},
-        )
-    ),
+    *(({"output": "done", **changed}, "--output_dir .*done") for changed in OTHER),
     ({"output": "done", "licence": "CC0"}, "--licence CC0"),
 ]
 

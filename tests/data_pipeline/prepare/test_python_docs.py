@@ -32,20 +32,6 @@ def documents_of(path: Path) -> list[Document]:
     return list(make_documents(read_texts(path), set()))
 
 
-@pytest.fixture
-def small_world(tmp_path, monkeypatch):
-    """A root of its own in the place of the standard library, and no packages."""
-    root = tmp_path.resolve()
-    monkeypatch.setattr(python_docs, "_ROOTS", [root])
-    monkeypatch.setattr(python_docs, "_STDLIB", root)
-    monkeypatch.setattr(python_docs, "read_pins", dict)
-    return root
-
-
-def read_documents() -> list[Document]:
-    return [record.content for record in read_records(python_docs.SOURCE)]
-
-
 @pytest.mark.parametrize(
     "code",
     [
@@ -136,14 +122,18 @@ def test_what_cannot_be_read_gives_nothing(tmp_path, content):
     assert gc.isenabled()
 
 
-def test_a_text_stands_once_in_the_corpus_whatever_name_is_in_it(small_world):
-    module(small_world, f'"""{PROSE}"""\ndef f():\n    """{PROSE}\n\n    {MORE}"""', "a.py")
-    module(small_world, f'"""{PROSE}"""', "b.py")
-    module(small_world, f'"""{MORE.replace("A second", "A   second")}"""', "c.py")
+def test_a_text_stands_once_in_the_corpus_whatever_name_is_in_it(tmp_path, monkeypatch):
+    """In a root of its own in the place of the standard library, without packages."""
+    root = tmp_path.resolve()
+    for name, value in (("_ROOTS", [root]), ("_STDLIB", root), ("read_pins", dict)):
+        monkeypatch.setattr(python_docs, name, value)
+    module(root, f'"""{PROSE}"""\ndef f():\n    """{PROSE}\n\n    {MORE}"""', "a.py")
+    module(root, f'"""{PROSE}"""', "b.py")
+    module(root, f'"""{MORE.replace("A second", "A   second")}"""', "c.py")
     named = "The {0} is a model that reads texts of any length there is. It is used with {0}Config, as of version {1}."
-    module(small_world, f'"""{named.format("Bert", 1)}"""', "d.py")
-    module(small_world, f'"""{named.format("RobertaXL", 22)}"""', "e.py")
-    documents = read_documents()
+    module(root, f'"""{named.format("Bert", 1)}"""', "d.py")
+    module(root, f'"""{named.format("RobertaXL", 22)}"""', "e.py")
+    documents = [record.content for record in read_records(python_docs.SOURCE)]
     assert [document.id for document in documents] == ["a", "d"]
     assert " ".join(documents[0].paragraphs) == f"{PROSE} {MORE}"
 

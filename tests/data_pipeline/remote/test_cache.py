@@ -18,6 +18,7 @@ from data_pipeline.core.settings import CacheSettings
 from data_pipeline.corpus import Corpus
 from data_pipeline.remote import cache as cache_module
 from tests.cases import mark_slow
+from tests.synthetic import write_file
 
 ROOT = Path(__file__).resolve().parents[3]
 SECONDS = 600  # after which a test has failed
@@ -61,17 +62,11 @@ def many(tiny_corpus, tmp_path):
 
 
 @pytest.fixture
-def template_file(tiny_corpus, make_stream, tmp_path):
-    path = tmp_path / "template"
-    path.write_bytes(pickle.dumps(make_stream(tiny_corpus).template))
-    return path
-
-
-@pytest.fixture
-def start_ranks(template_file, tmp_path):
+def start_ranks(tiny_corpus, make_stream, tmp_path):
     def start(url, cache, world=1, steps=1, share=5):
         (tmp_path / "out").mkdir(exist_ok=True)
-        values = [url, cache.folder, cache.gigabytes, template_file, tmp_path / "out", world, steps, share]
+        template = write_file(tmp_path / "template", pickle.dumps(make_stream(tiny_corpus).template))
+        values = [url, cache.folder, cache.gigabytes, template, tmp_path / "out", world, steps, share]
         return subprocess.Popen([sys.executable, "-c", RANKS, *map(str, values)], cwd=ROOT, start_new_session=True)
 
     return start

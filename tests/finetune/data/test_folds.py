@@ -1,18 +1,10 @@
 """Folds of questions: which are alike, and that those stay together."""
 
-import json
-
 import numpy as np
 
 from finetune.data.folds import assign_folds, group_questions, iterate_folds, pair_similar
 from finetune.data.registry import load_split
-
-
-def load(folder, rows):
-    (folder / "train.jsonl").write_text(
-        "".join(json.dumps({"question": q, "answer": a, "label": label}) + "\n" for q, a, label in rows)
-    )
-    return load_split(f"files={folder}", "train")
+from tests.conftest import write_jsonl
 
 
 def test_wording_is_alike_whatever_case_order_and_punctuation():
@@ -28,18 +20,14 @@ def test_wording_is_alike_whatever_case_order_and_punctuation():
 
 
 def test_questions_that_share_an_answer_a_wording_or_a_document_are_of_one_group(tmp_path):
-    data = load(
-        tmp_path,
-        [
-            ("what is malt", "Malt is dried barley.", 1),
-            ("why barley", "malt is DRIED  barley.", 1),
-            ("why barley", "Hops are flowers.", 0),
-            ("what are hops", "Hops are flowers.", 1),
-            ("what are hops !", "Hops are bitter.", 1),
-            ("who invented yeast", "Nobody did.", 1),
-            ("when did it rain", "On Monday.", 1),
-        ],
-    )
+    rows = [
+        *[("what is malt", "Malt is dried barley.", 1), ("why barley", "malt is DRIED  barley.", 1)],
+        *[("why barley", "Hops are flowers.", 0), ("what are hops", "Hops are flowers.", 1)],
+        *[("what are hops !", "Hops are bitter.", 1), ("who invented yeast", "Nobody did.", 1)],
+        ("when did it rain", "On Monday.", 1),
+    ]
+    write_jsonl(tmp_path / "train.jsonl", [{"question": q, "answer": a, "label": label} for q, a, label in rows])
+    data = load_split(f"files={tmp_path}", "train")
     assert group_questions(data).tolist() == [0, 0, 1, 1, 2, 3]
     assert group_questions(data, ["", "a", "ab", "", "b", ""]).tolist() == [0, 0, 0, 0, 0, 1]
 

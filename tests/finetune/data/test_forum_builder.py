@@ -10,6 +10,7 @@ from data_pipeline.core.errors import KinspanError
 from finetune.data.answers import fold_text
 from finetune.data.builders.forum import KINDS, ForumQuestion, build_forum_set, choose_split, read_questions
 from finetune.data.registry import load_split
+from tests.conftest import write_jsonl
 from tests.launch.entries import program_of
 from tests.programs import run_program
 
@@ -23,18 +24,11 @@ def write_help_desk(path, count=60):
     for n in range(count):
         subject, kind = divmod(n, 3)
         words = f"subject{subject}"
-        lines.append(
-            {
-                "id": f"q{n}",
-                "title": f"How does {words} work in case{n}?",
-                "text": f"My {words} of case{n} does not do what it should do, and nobody knows why.",
-                "answers": [f"Switch {words} off, remark{n}.", f"Restart {words}, as in answer{n}."],
-                "accepted": 1 if kind != 1 else None,
-                "links": [f"q{n - 2}"] if kind == 2 else [],
-            }
-        )
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return f"questions:{path}"
+        text = f"My {words} of case{n} does not do what it should do, and nobody knows why."
+        answers = [f"Switch {words} off, remark{n}.", f"Restart {words}, as in answer{n}."]
+        line = {"id": f"q{n}", "title": f"How does {words} work in case{n}?", "text": text, "answers": answers}
+        lines.append({**line, "accepted": 1 if kind != 1 else None, "links": [f"q{n - 2}"] if kind == 2 else []})
+    return f"questions:{write_jsonl(path, lines)}"
 
 
 @pytest.fixture
@@ -89,8 +83,7 @@ def write_tangled_desk(path, count=300):
         answers = [f"Restart subject{n // 10}, as in answer{n}."]
         line = {"id": f"q{n}", "title": f"How does subject{n // 10} work in case{n}?", "text": text, "links": links}
         lines.append({**line, "answers": answers, "accepted": 0})
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return f"questions:{path}"
+    return f"questions:{write_jsonl(path, lines)}"
 
 
 @pytest.mark.parametrize("kind", ["title_answer", "title_body", "duplicate"])
@@ -153,9 +146,8 @@ def test_words_with_vowel_signs_are_compared_whole(tmp_path):
     questions = [ForumQuestion(str(n), words[n % 10], f"{words[n % 10]} {n:02}", (), -1, (), str(n)) for n in range(20)]
     build_forum_set(questions, "title_body", tmp_path / "set", {"dev": 0.0, "test": 0.0}, candidates=2)
     lines = [json.loads(line) for line in (tmp_path / "set/train.jsonl").read_text().splitlines()]
-    assert {(line["question_id"], line["answer_id"]) for line in lines if not line["label"]} == {
-        (str(n), str((n + 10) % 20)) for n in range(20)
-    }
+    wrong = {(line["question_id"], line["answer_id"]) for line in lines if not line["label"]}
+    assert wrong == {(str(n), str((n + 10) % 20)) for n in range(20)}
 
 
 def test_a_link_into_another_file_is_refused(tmp_path):

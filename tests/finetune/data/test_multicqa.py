@@ -36,10 +36,8 @@ def test_wikipassageqa_is_read_as_it_is_distributed(tmp_path):
 
 
 def test_wikipassageqa_has_all_passages_of_the_document(tmp_path):
-    spec = wikipassageqa(
-        tmp_path, '12\t"Why ""so"", then?"\t7\tA  page.html\t1,10', '13\tIs it 5" long?\t8\tB\t0', passages=DOCUMENTS
-    )
-    data = load_split(spec, "test")
+    lines = '12\t"Why ""so"", then?"\t7\tA  page.html\t1,10', '13\tIs it 5" long?\t8\tB\t0'
+    data = load_split(wikipassageqa(tmp_path, *lines, passages=DOCUMENTS), "test")
     assert rows_of(data) == [
         *[("12", 'Why "so", then?', "7-0", "first", 0), ("12", 'Why "so", then?', "7-1", "second", 1)],
         *[("12", 'Why "so", then?', "7-2", "third", 0), ("12", 'Why "so", then?', "7-10", "last one", 1)],
@@ -53,8 +51,7 @@ def test_wikipassageqa_has_all_passages_of_the_document(tmp_path):
         *[("", DOCUMENTS, "test.tsv"), ("1\tq\t7\tA\t0", None, "document_passages.json")],
         *[("1\tq\t9\tA\t0", DOCUMENTS, "test.tsv line 2"), ("1\tq\t7\tA\t", DOCUMENTS, "test.tsv line 2")],
         *[("1\tq\t7\tA", DOCUMENTS, "test.tsv line 2"), ("1\tq\t7\tA\t0", "[" * 100_000, "document_passages.json")],
-        ("1\tq\t7\tA\t0", [], "document_passages.json"),
-        ("1\tq\t7\tA\t0", {"7": {"0": 3}}, "document_passages.json"),
+        *[("1\tq\t7\tA\t0", passages, "document_passages.json") for passages in ([], {"7": {"0": 3}})],
     ],
 )
 def test_broken_wikipassageqa_is_named(tmp_path, line, passages, named):
@@ -68,8 +65,8 @@ TEXTS = {"9": ('how do "i" ?', "update manager . ."), "11": ("flash ?", ""), "12
 def askubuntu(folder, text, split="test", texts=TEXTS):
     name = {"train": "train_random"}.get(split, split)
     (folder / f"{name}.txt").write_text(text)
-    with gzip.open(folder / "text_tokenized.txt.gz", "wt") as file:
-        file.write("".join(f"{key}\t{title}\t{body}\n" for key, (title, body) in texts.items()))
+    lines = "".join(f"{key}\t{title}\t{body}\n" for key, (title, body) in texts.items())
+    (folder / "text_tokenized.txt.gz").write_bytes(gzip.compress(lines.encode()))
     return f"askubuntu={folder}"
 
 
@@ -105,11 +102,9 @@ POOL = "InsuranceQA.question.anslabel.token.{}.pool.solr.{}.encoded"
 
 def insuranceqa_v2(folder, pool, split="test", size=500, vocabulary="idx_1\tdoes\nidx_2\tit\nidx_3\tpay"):
     (folder / "vocabulary").write_text(vocabulary + "\n")
-    answers = "1\tidx_2 idx_3\n2\tidx_2\n3\tidx_3 idx_3\n"
-    with gzip.open(folder / "InsuranceQA.label2answer.token.encoded.gz", "wt") as file:
-        file.write(answers)
-    with gzip.open(folder / f"{POOL.format(size, split)}.gz", "wt") as file:
-        file.write(pool)
+    answers = b"1\tidx_2 idx_3\n2\tidx_2\n3\tidx_3 idx_3\n"
+    (folder / "InsuranceQA.label2answer.token.encoded.gz").write_bytes(gzip.compress(answers))
+    (folder / f"{POOL.format(size, split)}.gz").write_bytes(gzip.compress(pool.encode()))
     return f"insuranceqa_v2={folder}"
 
 
@@ -117,10 +112,8 @@ def test_insuranceqa_v2_has_words_of_any_kind(tmp_path):
     """Marks of quotation, words that other readers take for a missing value, white space within a word, which several
     readers of the real vocabulary meet, and a number that stands twice, of which they take the first."""
     words = ['"', "null", "401\xa0k", "N/A", "''", "caf\u00e9", "a\u2028b"]
-    lines = [f"idx_{n}\t{word}" for n, word in enumerate(words, 1)]
-    spec = insuranceqa_v2(
-        tmp_path, "life\tidx_1 idx_2  idx_3 idx_7\t3\t1 3\n", vocabulary="\n".join([*lines, "idx_2\tx"])
-    )
+    vocabulary = "\n".join([*(f"idx_{n}\t{word}" for n, word in enumerate(words, 1)), "idx_2\tx"])
+    spec = insuranceqa_v2(tmp_path, "life\tidx_1 idx_2  idx_3 idx_7\t3\t1 3\n", vocabulary=vocabulary)
     data = load_split(spec, "test")
     assert data.questions == ['" null 401 k a b']
     assert data.answers.to_pylist() == ["null 401 k", "401 k 401 k"]

@@ -10,16 +10,8 @@ from finetune.data.filters import check_overlaps
 from finetune.data.registry import load_split
 from finetune.data.selqa import choose_split
 
-QUESTION = {
-    "question": "Who  dug it?",
-    "article": "Aardvark",
-    "section": "Habits",
-    "candidates": ["It digs.", " ", "Nobody did."],
-    "answers": [2],
-    "is_paraphrase": True,
-    "topic": "SCIENCE",
-    "q_types": ["who"],
-}
+QUESTION = {"question": "Who  dug it?", "article": "Aardvark", "section": "Habits", "topic": "SCIENCE"}
+QUESTION |= {"candidates": ["It digs.", " ", "Nobody did."], "answers": [2], "is_paraphrase": True, "q_types": ["who"]}
 
 
 def write(folder, *questions, split="dev"):

@@ -41,13 +41,8 @@ def semeval(folder, *threads, name=TESTS[2017]):
 
 
 def test_semeval_joins_titles_and_bodies(tmp_path):
-    spec = semeval(
-        tmp_path,
-        thread("Q1", "Q1_R4", "PerfectMatch"),
-        thread("Q1", "Q1_R9", "Irrelevant"),
-        thread("Q2", "Q2_R1", "Relevant", body=""),
-    )
-    data = load_split(spec, "test")
+    first = thread("Q1", "Q1_R4", "PerfectMatch"), thread("Q1", "Q1_R9", "Irrelevant")
+    data = load_split(semeval(tmp_path, *first, thread("Q2", "Q2_R1", "Relevant", body="")), "test")
     assert rows_of(data) == [
         ("Q1", "Banks & cards Which one?", "Q1_R4", "Title Q1_R4 First line second line; it's <b>", 1),
         ("Q1", "Banks & cards Which one?", "Q1_R9", "Title Q1_R9 First line second line; it's <b>", 0),

@@ -9,13 +9,8 @@ from finetune.data.registry import load_split
 
 
 def question(name, answer, answerable="Y"):
-    return {
-        "QUESTION_ID": name,
-        "QUESTION_TITLE": f"title {name}",
-        "QUESTION_TEXT": "\n\nand  text\n",
-        "ANSWER": answer,
-        "ANSWERABLE": answerable,
-    }
+    asked = {"QUESTION_ID": name, "QUESTION_TITLE": f"title {name}", "QUESTION_TEXT": "\n\nand  text\n"}
+    return {**asked, "ANSWER": answer, "ANSWERABLE": answerable}
 
 
 def write(folder, name, *questions):
@@ -23,13 +18,8 @@ def write(folder, name, *questions):
 
 
 def test_candidates_are_all_distinct_answers(tmp_path):
-    questions = (
-        question("1", "Restart  it."),
-        question("2", "-", "N"),
-        question("3", "Update."),
-        question("4", "Update."),
-    )
-    write(tmp_path, "techqa-training_Q_A.json", *questions)
+    answered = question("1", "Restart  it."), question("3", "Update."), question("4", "Update.")
+    write(tmp_path, "techqa-training_Q_A.json", answered[0], question("2", "-", "N"), *answered[1:])
     write(tmp_path, "dev_Q_A.json", question("9", "Update."))
     train = load_split(f"techqa={tmp_path}", "train")
     assert list(train.questions) == ["title 1 and text", "title 3 and text", "title 4 and text"]

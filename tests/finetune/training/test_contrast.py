@@ -71,14 +71,8 @@ def test_the_gradient_is_that_of_one_graph(own_negatives, dropout, questions, ma
     groups = draw_examples(questions, 1, 0, own_negatives)
     texts = encode_answers(questions, load_own_tokenizer(place), 32)
     for micro in (8, 3, 1):
-        trainer = SiameseTrainer(
-            data=questions,
-            texts=texts,
-            temperature=TEMPERATURE,
-            layout=Layout(len(groups) + 1, micro, 1),  # the batch is a short one, as the last of an epoch is
-            rank=0,
-            seed=3,
-        )
+        layout = Layout(len(groups) + 1, micro, 1)  # the batch is a short one, as the last of an epoch is
+        trainer = SiameseTrainer(data=questions, texts=texts, temperature=TEMPERATURE, layout=layout, rank=0, seed=3)
         ranker.train()
         loss, reference = plain_gradients(ranker, questions, trainer, groups, 4)
         ranker.zero_grad()
@@ -128,9 +122,8 @@ def test_it_learns_and_others_load_it(job, write_sets, answer_set):
     numbers = np.unique(texts.answers)
     with torch.no_grad():
         ours = ranker.eval()(**texts.pack(numbers, torch.device("cpu"))).numpy()
-    theirs = SentenceTransformer(str(folder / "best")).encode(
-        measured.answers.dictionary_encode().dictionary.to_pylist()
-    )
+    distinct = measured.answers.dictionary_encode().dictionary.to_pylist()
+    theirs = SentenceTransformer(str(folder / "best")).encode(distinct)
     assert np.abs(ours - theirs).max() < 1e-5
 
 

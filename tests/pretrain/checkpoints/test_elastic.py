@@ -18,16 +18,14 @@ from safetensors.torch import load_file
 
 from data_pipeline.core.errors import KinspanError
 from pretrain import run as runs
-from pretrain.batches import make_micro_batches
 from pretrain.checkpoints import manifest, reader
 from pretrain.checkpoints.reader import load_checkpoint
 from pretrain.checkpoints.writer import Writer, full_weights
 from pretrain.engine import engine as engines
 from pretrain.engine.engine import build_engine
 from pretrain.engine.schedule import Schedule
-from pretrain.step import start_count_reduction, train_step
 from tests.chaos.starts import free_port
-from tests.pretrain.steps import make_run, set_up_alone
+from tests.pretrain.steps import make_run, read_lines, set_up_alone, take_step
 from tests.programs import run_programs
 from tests.synthetic import Touching
 
@@ -59,16 +57,7 @@ def train(setup, engine, first, end):
     """The sums of all ranks in each step."""
     sums = []
     for step in range(first, end):
-        batches = make_micro_batches(setup.train_stream, setup.layout, setup.rank, step)
-        stats = train_step(
-            engine,
-            global_batch=start_count_reduction(batches, engine.module.losses)(),
-            filler=setup.train_stream.batch(0, 1),
-            layout=setup.layout,
-            rank=setup.rank,
-            seed=1,
-            step=step,
-        ).sums
+        stats = take_step(setup, engine, step).sums
         dist.all_reduce(stats)
         sums.append(stats)
     return torch.stack(sums)
@@ -193,11 +182,8 @@ def test_one_rank_takes_over_from_two(case, base, written_by_two, tmp_path):
     universal = reader.convert_to_universal(found, 1, 0)
     engine = build_engine(setup.model, setup.deepspeed_settings, config.learning_rate, config.weight_decay)
     before = settings_of(engine)
-    assert load_checkpoint(engine, found, 1, universal) == {
-        "step": HOP,
-        "world_size": 1,
-        "odd_sizes_last": engines.puts_odd_sizes_last(),
-    }
+    stated = {"step": HOP, "world_size": 1, "odd_sizes_last": engines.puts_odd_sizes_last()}
+    assert load_checkpoint(engine, found, 1, universal) == stated
     assert list(folder.iterdir()) == [found]
     assert manifest.find_damage(found) is None
 
@@ -325,7 +311,7 @@ def hopped(base):
 @pytest.mark.slow
 @pytest.mark.parametrize("case", GRID, ids="-".join)
 def test_4_then_2_then_1_then_3_then_4_ranks_log_the_losses_of_4(case, hopped):
-    one, two = (logged(folder / "-".join(case)) for folder in hopped)
+    one, two = (read_lines(folder / "-".join(case), "train") for folder in hopped)
     assert [line["step"] for line in one] == [line["step"] for line in two] == list(range(1, HOP * len(WORLDS) + 1))
     names = [name for name in one[0] if name.endswith("_loss")]
     assert "pair_loss" in names
@@ -334,11 +320,6 @@ def test_4_then_2_then_1_then_3_then_4_ranks_log_the_losses_of_4(case, hopped):
     for ours, theirs in zip(one, two, strict=True):
         assert [ours[n] for n in names] == pytest.approx([theirs[n] for n in names], rel=0, abs=tolerance)
         assert ours["grad_norm"] == pytest.approx(theirs["grad_norm"], rel=100 * tolerance)
-
-
-def logged(folder):
-    lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
-    return [line for line in lines if line["split"] == "train"]
 
 
 if __name__ == "__main__":

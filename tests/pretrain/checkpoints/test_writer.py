@@ -49,7 +49,7 @@ def test_every_file_and_folder_is_on_the_disk_before_the_manifest_is_there(tmp_p
 
     monkeypatch.setattr(os, "fsync", note)
     name = write(tmp_path, 4).name
-    files = ("engine/rank0.pt", "state.json", "manifest.json.tmp")
+    files = ("engine/rank0.pt", "state.json", f"manifest.json.{os.getpid()}.tmp")
     assert waited_for == {name, f"{name}/engine", *(f"{name}/{file}" for file in files)}
 
 
@@ -105,10 +105,8 @@ def test_files_that_another_machine_wrote_elsewhere_make_no_checkpoint(tmp_path)
     older = write(tmp_path, 5)
     writer = Writer(tmp_path, rank=0, keep=1)
     partial = write(tmp_path, 10).rename(tmp_path / "step-00000010.x.tmp")
-    files = {
-        "state.json": make_entry(partial / "state.json"),
-        "engine/rank1.pt": make_entry(partial / "engine/rank0.pt"),
-    }
+    files = {"state.json": make_entry(partial / "state.json")}
+    files |= {"engine/rank1.pt": make_entry(partial / "engine/rank0.pt")}
     assert "engine/rank1.pt of another rank is not in" in writer._seal(partial, files, 10)
     assert find_newest(tmp_path) == (older, [])
 

@@ -44,13 +44,8 @@ def draw_inputs():
     ids = torch.randint(3, 50, positions.shape, dtype=torch.int32)
     starts = torch.tensor([0, *np.cumsum(LENGTHS)], dtype=torch.int32)
     types = (torch.rand(positions.shape) > 0.5).int()
-    return {
-        "input_ids": ids,
-        "token_type_ids": types,
-        "position_ids": positions,
-        "starts": starts,
-        "max_length": max(LENGTHS),
-    }
+    inputs = {"input_ids": ids, "token_type_ids": types, "position_ids": positions}
+    return inputs | {"starts": starts, "max_length": max(LENGTHS)}
 
 
 def encode_alone(backbone, inputs):

@@ -1,7 +1,5 @@
 """Which forums --forums and --min_questions leave."""
 
-import json
-
 import pytest
 
 from data_pipeline.core.errors import KinspanError
@@ -65,7 +63,7 @@ def test_small_forums_are_left_out(tiny_corpus, make_corpus, helpers):
         choose(None, sources, max(sizes) + 1)
 
 
-def write_duplicates_of_one(folder, make_corpus_of, validation_share=0.0):
+def write_duplicates_of_one(folder, helpers, validation_share=0.0):
     """A forum of 40 questions, of which every second one was closed as a duplicate of the first."""
     folder.mkdir()
     lines = [
@@ -73,14 +71,13 @@ def write_duplicates_of_one(folder, make_corpus_of, validation_share=0.0):
         | ({"links": ["q0"]} if n % 2 else {})
         for n in range(40)
     ]
-    (folder / "asked.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    asked = [f"questions:{folder / 'asked.jsonl'}"]
-    make_corpus_of(asked, short_tokenizer(), folder / "corpus", validation_share=validation_share)
+    asked = f"questions:{helpers.write_jsonl(folder / 'asked.jsonl', lines)}"
+    helpers.prepare([asked], short_tokenizer(), folder / "corpus", validation_share=validation_share)
     return folder / "corpus"
 
 
 def test_duplicates_of_one_question_have_no_turn_and_end_no_run(tmp_path, helpers):
-    forum = write_duplicates_of_one(tmp_path / "forum", helpers.prepare)
+    forum = write_duplicates_of_one(tmp_path / "forum", helpers)
     given = {"corpus": [str(forum)], "corpus_schedule": "round_robin"}
     both = PretrainConfig(**given, objective="title_body+duplicate")
     mixture, notes = drop_untrainable(build_mixture(both, list_sources(both)).read_from(Corpus(forum)))
@@ -95,7 +92,7 @@ def test_duplicates_of_one_question_have_no_turn_and_end_no_run(tmp_path, helper
 
 
 def test_held_out_duplicates_of_one_question_are_not_validated(tmp_path, helpers):
-    forum = write_duplicates_of_one(tmp_path / "forum", helpers.prepare, validation_share=0.999)
+    forum = write_duplicates_of_one(tmp_path / "forum", helpers, validation_share=0.999)
     both = PretrainConfig(corpus=[str(forum)], objective="title_body+duplicate")
     mixture, notes = mix_validation(build_mixture(both, list_sources(both)).read_from(Corpus(forum)))
     assert mixture.weights == (1, 0)

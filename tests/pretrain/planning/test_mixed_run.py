@@ -3,15 +3,14 @@
 import json
 import shutil
 
-import numpy as np
 import pytest
 import yaml
-from safetensors.numpy import load_file
 
 from data_pipeline.core.command_line import parse
 from data_pipeline.core.errors import KinspanError
 from pretrain.config import PretrainConfig
 from pretrain.run import pretrain
+from tests.pretrain.steps import read_lines, read_log, read_weights, same
 
 STEPS = 12
 SETTINGS = {"max_steps": STEPS, "save_steps": 4, "eval_steps": 4, "eval_pairs": 60, "log_steps": 4, "max_length": 48}
@@ -39,38 +38,31 @@ def recipe(tiny_corpus, news, make_model, tmp_path):
     return write
 
 
-def lines_of(folder, split):
-    lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
-    return [line for line in lines if line["split"] == split]
-
-
 def test_a_run_of_two_corpora(recipe, tmp_path, caplog):
     caplog.set_level("INFO")
-    folder, last = tmp_path / "run", f"step-{STEPS:08d}"
+    folder = tmp_path / "run"
     summary = pretrain(recipe())
     for split in ("train", "validation"):
-        line = lines_of(folder, split)[-1]
+        line = read_lines(folder, split)[-1]
         assert {name.rpartition("/")[0] for name in line if "/" in name} == {"wiki", "wiki/ssp", "wiki/nsp", "news"}
         shares = {"wiki": 0.75, "news": 0.25}
         mean = sum(share * line[f"{name}/pair_loss"] for name, share in shares.items())
         assert line["pair_loss"] == pytest.approx(mean, rel=0.02)
-    assert "wiki/pair_auc" in lines_of(folder, "validation")[-1]
+    assert "wiki/pair_auc" in read_lines(folder, "validation")[-1]
     record = (folder / "run.json").read_text()
     assert str(tmp_path) not in record
     facts = json.loads(record)
     assert [(part["name"], part["share"]) for part in facts["corpus"]["corpora"]] == [("wiki", 0.75), ("news", 0.25)]
     assert [part["weight"] for part in facts["identity"]["corpus_content"]] == [2, 1, 1]
     assert summary["corpus_fingerprint"] == facts["corpus"]["fingerprint"]
-    whole = load_file(str(folder / "checkpoints" / last / "weights.safetensors"))
-    logged = lines_of(folder, "train")
+    whole, logged = read_weights(folder, STEPS), read_log(folder, "train", "news/pair_loss")
 
     (folder / "summary.json").unlink()
-    shutil.rmtree(folder / "checkpoints" / last)
+    shutil.rmtree(folder / f"checkpoints/step-{STEPS:08d}")
     pretrain(recipe())
     assert "resuming from" in caplog.text
-    resumed = load_file(str(folder / "checkpoints" / last / "weights.safetensors"))
-    assert all(np.array_equal(whole[name], resumed[name]) for name in whole)
-    assert [line["news/pair_loss"] for line in logged] == [line["news/pair_loss"] for line in lines_of(folder, "train")]
+    assert same(whole, read_weights(folder, STEPS))
+    assert logged == read_log(folder, "train", "news/pair_loss")
 
     swapped = [f"{tmp_path}/news=3,ssp:2+nsp:1", f"{tmp_path}/wiki=1"]
     with pytest.raises(KinspanError, match=r"--output_dir .*--corpus"):

@@ -19,29 +19,13 @@ def trained(request, make_model, tmp_path):
     run = tmp_path / "run"
     load_tokenizer(short_tokenizer()).save_pretrained(str(run / MODEL_FOLDER))
     model.config.to_json_file(str(run / MODEL_FOLDER / "config.json"), use_diff=False)
-    facts = {
-        "model": {"name": "small"},
-        "corpus": {"fingerprint": "f" * 64, "totals": {"documents": 1, "paragraphs": 1, "tokens": 1}, "sources": []},
-        "settings": {
-            "objective": "ssp",
-            "pair_weight": 1.0,
-            "mlm_weight": 1.0,
-            "global_batch_size": 8,
-            "learning_rate": 1e-4,
-            "warmup_steps": 1,
-            "seed": 1,
-        },
-        "token_loss": "mlm",
-        "objectives": [
-            {"name": "ssp", "share": 1.0, "asks": "A or B", "negatives": "", "source": "", "pairs_per_anchor": 5}
-        ],
-        "max_length": 128,
-        "precision": "fp32",
-        "zero_stage": 2,
-        "total_steps": 3,
-        "warmup_steps": 1,
-        "eval_pairs": 40,
-    }
+    corpus = {"fingerprint": "f" * 64, "totals": {"documents": 1, "paragraphs": 1, "tokens": 1}, "sources": []}
+    settings = {"objective": "ssp", "pair_weight": 1.0, "mlm_weight": 1.0, "global_batch_size": 8}
+    settings |= {"learning_rate": 1e-4, "warmup_steps": 1, "seed": 1}
+    ssp = {"name": "ssp", "share": 1.0, "asks": "A or B", "negatives": "", "source": "", "pairs_per_anchor": 5}
+    facts = {"model": {"name": "small"}, "corpus": corpus, "settings": settings, "objectives": [ssp]}
+    facts |= {"token_loss": "mlm", "max_length": 128, "precision": "fp32", "zero_stage": 2}
+    facts |= {"total_steps": 3, "warmup_steps": 1, "eval_pairs": 40}
     (run / "run.json").write_text(json.dumps(facts))
     figures = {"step": 3, "split": "validation", "loss": 1.0, "pair_loss": 0.4321, "pair_auc": 0.8}
     lines = [{**figures, "step": 0, "loss": 2.0}, figures]

@@ -6,6 +6,7 @@ import shutil
 import sys
 import warnings
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -181,11 +182,7 @@ def test_an_incomplete_run_and_an_older_step_are_warned_of(trained, tmp_path, ca
 def test_a_full_disk_is_one_line_and_leaves_the_older_release(trained, tmp_path, monkeypatch, error):
     run, _ = trained
     released = release(run, tmp_path / "release")
-
-    def fail(*_):
-        raise error
-
-    monkeypatch.setattr(product, "save_file", fail)
+    monkeypatch.setattr(product, "save_file", Mock(side_effect=error))
     with pytest.raises(KinspanError, match=str(released)):
         release(run, released)
     assert not (tmp_path / "release.tmp").exists()

@@ -12,24 +12,15 @@ PAGE = "<P> The answer is {k} . Another sentence . </P> <P> {k} again . </P>"
 
 
 @pytest.fixture(autouse=True)
-def in_this_process():
+def in_this_process(monkeypatch):
     """Starting worker processes takes longer than all the work."""
-
-    def local(work, chunks, num_workers):
-        yield from map(work, chunks)
-
-    with mock.patch("finetune.data.builders.asnq.map_chunks", local):
-        yield
+    monkeypatch.setattr("finetune.data.builders.asnq.map_chunks", lambda work, chunks, _: map(work, chunks))
 
 
 def line(k, annotators=1, question=None):
-    answer = {
-        "long_answer": {"start_token": 0, "end_token": 10},
-        "short_answers": [{"start_token": 4, "end_token": 5}],
-        "yes_no_answer": "NONE",
-    }
+    answer = {"long_answer": {"start_token": 0, "end_token": 10}, "short_answers": [{"start_token": 4, "end_token": 5}]}
     record = {"question_text": question or f"question {k}", "document_text": PAGE.format(k=k)}
-    return json.dumps({**record, "annotations": [answer] * annotators}) + "\n"
+    return json.dumps({**record, "annotations": [{**answer, "yes_no_answer": "NONE"}] * annotators}) + "\n"
 
 
 def write(path, lines):
@@ -95,11 +86,10 @@ def test_files_are_written_whole_or_not_at_all(tmp_path):
 def test_flags_that_name_nothing(tmp_path):
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_text("")
-    good = write(tmp_path / "nq.jsonl", [line(0)])
     for train, dev, flag in (
         *[([], [], "--train"), (["absent*"], [], "--train"), ([], [str(tmp_path / "empty")], "--dev")],
     ):
         with pytest.raises(KinspanError, match=flag):
             build_asnq(train, dev, tmp_path / "asnq")
     with pytest.raises(KinspanError, match="--output_dir"):
-        build_asnq([good], [], tmp_path / "file")
+        build_asnq([write(tmp_path / "nq.jsonl", [line(0)])], [], tmp_path / "file")
