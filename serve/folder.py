@@ -82,8 +82,8 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
 
 
 def list_files(data: Path, ignored: str) -> dict[str, tuple[int, str]]:
-    """Syncs all files but ``ignored`` to disk, and returns their bytes and SHA-256."""
-    files = sorted(path for path in data.rglob("*") if path.is_file() and path.name != ignored)
+    """Syncs all files but ``ignored`` and its unfinished copies to disk, and returns their bytes and SHA-256."""
+    files = sorted(path for path in data.rglob("*") if path.is_file() and not path.name.startswith(ignored))
     for path in (*files, *{path.parent for path in files}, data.parent):
         sync(path)
     return {path.relative_to(data).as_posix(): (path.stat().st_size, hash_file(path)) for path in files}

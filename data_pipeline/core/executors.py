@@ -15,7 +15,7 @@ from data_pipeline.core.errors import KinspanError
 
 MAX_WORKERS = 256  # so that a mistyped number does not start thousands of processes
 PARENT_SECONDS = 0.5  # how soon a worker notices that the process that started it is gone
-WORKER_DIED = "a worker process died (killed, perhaps for memory): run again with a smaller --num_workers"
+WORKER_DIED = "a worker process died (perhaps for lack of memory): use a smaller --num_workers, or fewer cores"
 
 Chunk = TypeVar("Chunk")
 Result = TypeVar("Result")

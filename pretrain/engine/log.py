@@ -94,8 +94,10 @@ class Log:
         if self.tensorboard is None:
             from torch.utils.tensorboard import SummaryWriter
 
-            self.tensorboard = SummaryWriter(str(self.path.parent / TENSORBOARD), purge_step=self.first_step)
-            lines = [entry for entry in read_metrics(self.path.parent) if entry["step"] >= self.first_step]
+            folder = self.path.parent / TENSORBOARD
+            first = self.first_step if folder.exists() else 0
+            self.tensorboard = SummaryWriter(str(folder), purge_step=first)
+            lines = [entry for entry in read_metrics(self.path.parent) if entry["step"] >= first]
         try:
             for figures in lines:
                 for name, value in figures.items():

@@ -232,7 +232,7 @@ class _Urls:
         with self._report_unreachable():
             listed = sorted(self.filesystem.find(folder, detail=True).items())
         infos = {self.filesystem.unstrip_protocol(path): info for path, info in listed}
-        self.found |= {url: info for url, info in infos.items() if info.get("size") is not None}
+        self.found |= {u: i for u, i in infos.items() if i.get("size") is not None and not i.get("islink")}
         return list(infos)
 
     def stat(self, prefix: str, url: str) -> InputFile:

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import shutil
 import sys
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from data_pipeline.core.errors import KinspanError
 from pretrain.engine.log import Log, WandbBoard
+from tests.pretrain.steps import read_curve
 
 
 def steps(folder):
@@ -95,3 +97,17 @@ def test_wandb_that_cannot_be_used_is_refused(wandb, tmp_path, monkeypatch):
         monkeypatch.setitem(sys.modules, "wandb", module)
         with pytest.raises(KinspanError, match="--wandb mine"):
             WandbBoard(tmp_path, "mine", {})
+
+
+def test_tensorboard_has_all_lines_where_its_folder_is_gone(open_log, tmp_path):
+    log = open_log()
+    for step in (10, 20, 30):
+        log.write(step, "train", {"loss": step / 10})
+    log.close()
+    for first_step, gone in ((20, False), (30, True)):
+        if gone:
+            shutil.rmtree(tmp_path / "tensorboard")
+        log = open_log(first_step)
+        log.write(first_step + 10, "train", {"loss": first_step / 10 + 1})
+        log.close()
+    assert read_curve(tmp_path, "loss/train") == [(10, 1), (20, 2), (30, 3), (40, 4)]
