@@ -10,6 +10,7 @@ from deepspeed.accelerator import get_accelerator
 from pretrain import step as steps
 from pretrain.batches import to_tensors
 from pretrain.checkpoints.writer import full_weights
+from pretrain.engine import ranks
 from pretrain.engine.deepspeed_compat import adapt_loss_scaling
 from pretrain.engine.engine import start_distributed
 from pretrain.step import try_largest
@@ -96,3 +97,12 @@ def test_the_norm_is_that_of_a_plain_gradient(make_model, tiny_corpus, tmp_path)
     (loss + torch.nn.functional.binary_cross_entropy_with_logits(pair, labels)).backward()
     plain = torch.stack([p.grad.double().square().sum() for p in model.parameters()]).sum().sqrt()
     assert norm == pytest.approx(float(plain), rel=1e-4)
+
+
+def test_the_watchdog_is_faster_than_the_timeouts_of_collectives():
+    """Else NCCL ends a stalled run, and names no rank."""
+    start_distributed()
+    group = torch.distributed.new_group(backend="gloo")
+    ranks.extend_timeouts(group)
+    for each in (group, torch.distributed.group.WORLD):
+        assert each._get_backend(torch.device("cpu")).options._timeout == ranks.TIMEOUT

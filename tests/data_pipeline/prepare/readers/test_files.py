@@ -198,3 +198,13 @@ def test_urls_are_files_folders_and_patterns():
     assert file.size == 2 * len(JSONL)
     assert file.modified
     assert len(list(registry.read_records(file.name))) == 2
+
+
+def test_a_listing_tells_of_its_files_at_once(store, monkeypatch):
+    """A store that is asked for each file may scan its listing each time."""
+    asked, info = [], type(store).info
+    monkeypatch.setattr(
+        type(store), "info", lambda self, path, **given: asked.append(path) or info(self, path, **given)
+    )
+    assert [file.size for file in find_input_files(["memory://bucket"]).files] == [len(JSONL), 2 * len(JSONL)]
+    assert not [path for path in asked if "jsonl" in path]
