@@ -150,6 +150,15 @@ def test_words_with_vowel_signs_are_compared_whole(tmp_path):
     assert wrong == {(str(n), str((n + 10) % 20)) for n in range(20)}
 
 
+def test_all_texts_are_searched_where_the_best_are_no_candidates(tmp_path):
+    """Thirty questions are of one group: the only wrong candidate is the least similar text."""
+    questions = [ForumQuestion(str(n), "same words", f"same words {n:02}", (), -1, (), "one") for n in range(30)]
+    questions.append(ForumQuestion("other", "else", "else where", (), -1, (), "two"))
+    build_forum_set(questions, "title_body", tmp_path / "set", {"dev": 0.0, "test": 0.0}, candidates=2)
+    lines = [json.loads(line) for line in (tmp_path / "set/train.jsonl").read_text().splitlines()]
+    assert [line["answer_id"] for line in lines if not line["label"]] == [*["other"] * 30, "0"]
+
+
 def test_a_link_into_another_file_is_refused(tmp_path):
     first = write_help_desk(tmp_path / "desk.jsonl", 6)
     line = {"id": "other", "title": "Another?", "text": "It is broken.", "links": ["q2"]}
