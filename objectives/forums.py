@@ -75,6 +75,7 @@ def sample_questions(
 
     def rejects(rows: np.ndarray, texts: Spans) -> np.ndarray:
         wrong = find_equal_texts(block, positive[rows], texts)
+        wrong |= find_equal_texts(block, make_spans(anchors[rows], *a), make_spans(texts.paragraph, *a))
         if not skip_duplicates:
             return wrong
         own, other, groups = anchors[rows], texts.paragraph, block.make_once(find_block_groups)

@@ -128,9 +128,11 @@ def set_up(config: PretrainConfig) -> Setup:
     )
     fingerprint = fingerprint_once_per_machine(model, rank, local_rank)
     notes += [*new_parts, *find_unused_flags(config, token_loss)]
+    earlier = broadcast_from_rank_0(partial(_read_settings, Path(config.output_dir)))
     if config.mlm_weight is None:
         is_fresh = config.pair_weight and any(part.startswith("the masked-LM head") for part in new_parts)
-        config = replace(config, mlm_weight=FRESH_MLM_WEIGHT if is_fresh and token_loss == "mlm" else 1.0)
+        weight = earlier.get("mlm_weight", FRESH_MLM_WEIGHT if is_fresh and token_loss == "mlm" else 1.0)
+        config = replace(config, mlm_weight=weight)
         notes += [f"--mlm_weight {config.mlm_weight:g}, as that head starts fresh"] if config.mlm_weight != 1 else []
     max_length = config.max_length or mixture.max_length
     check_lengths(model, model_name, config.generator, tokenizer, max_length)
@@ -147,11 +149,15 @@ def set_up(config: PretrainConfig) -> Setup:
             validation_mixture, left_out = mix_validation(mixture)
             validation = open_stream(validation_mixture, seed=VALIDATION_SEED, split="validation")
             notes += left_out
+            if (count := validation.epoch_pairs) < config.eval_pairs:
+                notes.append(f"--eval_pairs {config.eval_pairs:,}: held-out text suffices for {count:,}")
         except TooFewDocuments as error:
             notes.append(f"no validation: held-out documents give no pairs ({error})")
     schedule = plan_schedule(config, count_steps(config, train), train.epoch_pairs)
     padded = any(pads_sequences(encoder, DTYPES[precision]) for encoder in model.encoders)
-    micro = _find_micro_batch(config, model, train, precision, stage, world_size)
+    share = math.ceil(config.global_batch_size / world_size)
+    micro = config.micro_batch_size or earlier.get("micro_batch_size")
+    micro = micro or choose_micro_batch(model, train, precision, stage, share)
     config = replace(config, micro_batch_size=micro)
     layout = Layout(config.global_batch_size, micro, world_size, padded)
     of_model = model_name, model, fingerprint, deepspeed_settings, precision, token_loss
@@ -196,21 +202,10 @@ def _set_numerics(config: PretrainConfig) -> None:
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # no code reads it
 
 
-def _find_micro_batch(
-    config: PretrainConfig, model: TrainedModel, train: PairStream, precision: str, stage: int, world: int
-) -> int:
-    """Returns the number of pairs in a micro-batch: as set, as in the run so far, or as many as fit."""
-    if config.micro_batch_size:
-        return config.micro_batch_size
-    folder = Path(config.output_dir)
-
-    def read_settings() -> JsonObject:
-        under_way = (folder / RUN).exists() and any((folder / CHECKPOINTS).glob("step-*[0-9]"))
-        return read_object(folder / RUN, ADVICE).get("settings", {}) if under_way else {}
-
-    share = math.ceil(config.global_batch_size / world)
-    earlier = broadcast_from_rank_0(read_settings).get("micro_batch_size")
-    return earlier or choose_micro_batch(model, train, precision, stage, share)
+def _read_settings(folder: Path) -> JsonObject:
+    """Returns the settings of a run that has checkpoints, else none."""
+    under_way = (folder / RUN).exists() and any((folder / CHECKPOINTS).glob("step-*[0-9]"))
+    return read_object(folder / RUN, ADVICE).get("settings", {}) if under_way else {}
 
 
 def _check_same_on_all_ranks(setup: Setup) -> None:

@@ -66,13 +66,17 @@ def read_answers(
             has_text |= bool(answer.text)
             if not answer.text:
                 num_empty += 1
-            elif answers.setdefault(answer.id, answer) != answer:
+            elif _list_words(answers.setdefault(answer.id, answer)) != _list_words(answer):
                 raise KinspanError(f"{source}: the id {answer.id!r} has two different answers")
         if not has_text:
             raise KinspanError(f"{source} has no answer")
     if num_dropped := num_read - len(answers):
         logger.info(f"dropped {num_empty:,} answers without text and {num_dropped - num_empty:,} repeated ones")
     return list(answers.values())
+
+
+def _list_words(answer: Answer) -> tuple[str, str]:
+    return answer.text, answer.question or answer.title
 
 
 def stream_answers(source: str, columns: dict[str, str], all_answers: bool) -> Iterator[Answer]:

@@ -24,7 +24,7 @@ def note_unread_ids(place: str, names: tuple[str, ...], read: tuple[str, ...]) -
 class Document:
     """A document before cleaning. Only readers of forums set the fields from ``answers`` to ``is_post``.
 
-    id:            unique in its source; id and text decide whether the document is held out for validation
+    id:            unique in its source; a post's decides whether it is held out for validation
     accepted:      index of the accepted answer; None if there is none
     links:         ids of the documents that this one refers to
     group:         name shared by all documents that links connect; "" if there are no links

@@ -1,7 +1,7 @@
 """Finds repeated documents and paragraphs by hash, and near-duplicate documents with datatrove's MinHash.
 
-The first copy in input order is kept; the paragraphs of removed documents do not count. Hashes have 64 bits: among a
-billion paragraphs, the chance that two different ones have the same hash is 3%.
+The first copy in input order is kept; the paragraphs of documents that repeat another do not count. Hashes have 64
+bits: among a billion paragraphs, the chance that two different ones have the same hash is 3%.
 
 Two documents whose sets of word 5-grams have a Jaccard similarity of s are near-duplicates with a probability of
 1 - (1 - s^8)^14, which is .06 at .5, .92 at .8 and .9999 at .9 (Broder, 1997; the figures are datatrove's defaults).

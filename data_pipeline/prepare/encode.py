@@ -80,9 +80,12 @@ def is_held_out(name: str, share: float) -> bool:
     return int.from_bytes(digest, "little") < share * 2**64
 
 
-def name_split(document: Document, text_hash: int) -> str:
-    """Returns the name whose hash decides the split: the group of linked questions, else the id and the text's hash."""
-    return document.group or f"{document.id}\n{text_hash}"
+def name_split(document: Document, paragraph_hashes: list[int]) -> str:
+    """Returns the name whose hash decides the split: a post's group of linked questions or id, else the text alone.
+
+    So a text has one split under any id, with or without its title, and a question when it gains answers.
+    """
+    return (document.group or document.id) if document.is_post else str(_hash_all(paragraph_hashes))
 
 
 def make_key(document: Document, text_hash: int) -> bytes:
@@ -96,8 +99,11 @@ def make_key(document: Document, text_hash: int) -> bytes:
 
 def hash_text(document: Document, paragraph_hashes: list[int]) -> int:
     """Hashes a document's kept text."""
-    parts = [*paragraph_hashes, *(hash_string(normalise(text)) for text in _list_fields(document))]
-    return xxh3_64_intdigest(np.array(parts, dtype=np.uint64).tobytes())
+    return _hash_all([*paragraph_hashes, *(hash_string(normalise(text)) for text in _list_fields(document))])
+
+
+def _hash_all(hashes: list[int]) -> int:
+    return xxh3_64_intdigest(np.array(hashes, dtype=np.uint64).tobytes())
 
 
 class Encoder:
@@ -136,10 +142,10 @@ class Encoder:
             nested = [[hash_string(p) for p in paragraphs] for _, paragraphs in kept]
             text_hashes = [hash_text(document, hashes) for (document, _), hashes in zip(kept, nested, strict=True)]
             flat = np.fromiter(chain.from_iterable(nested), dtype=np.uint64)
-            writer.add(self._make_rows(kept, text_hashes), np.array(text_hashes, dtype=np.uint64), flat)
+            writer.add(self._make_rows(kept, nested, text_hashes), np.array(text_hashes, dtype=np.uint64), flat)
         return ["\n".join([*paragraphs, *_list_fields(document)]) for document, paragraphs in kept]
 
-    def _make_rows(self, kept: list[Kept], text_hashes: list[int]) -> pa.RecordBatch:
+    def _make_rows(self, kept: list[Kept], nested: list[list[int]], text_hashes: list[int]) -> pa.RecordBatch:
         """Returns the spill file's rows of the kept documents, but for the columns that ``SpillWriter`` adds."""
         documents = [document for document, _ in kept]
         paragraphs = [paragraph for _, of_document in kept for paragraph in of_document]
@@ -149,8 +155,8 @@ class Encoder:
             check_joins(lambda text: encode(text).ids, list(chain.from_iterable(sentences))[:200], self.name)
             self._joins_checked = True
         starts = _accumulate_offsets([len(of_document) for _, of_document in kept])
-        names = map(name_split, documents, text_hashes)
-        held_out = [is_held_out(name, self.rules.validation_share) for name in names]
+        share = self.rules.validation_share
+        held_out = [is_held_out(name, share) for name in map(name_split, documents, nested)]
         columns = [pa.array([normalise(getattr(d, name)) for d in documents]) for name in ("id", "title", "source")]
         columns += [pa.array(held_out).cast(pa.uint8()), *self._make_optional(documents)]
         columns.append(pa.ListArray.from_arrays(starts, self._tokenise(sentences)))

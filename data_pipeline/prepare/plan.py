@@ -18,7 +18,7 @@ from .readers import FilePart, InputFile, Record, find_parts, read_records
 from .readers.reader import estimate_text
 from .spill import Buckets
 
-OUTPUT_VERSION = 9  # of the first stage's files; files of another version are not reused
+OUTPUT_VERSION = 10  # of the first stage's files; files of another version are not reused
 MIN_GROUP, MAX_GROUP = 1 << 20, 1 << 26  # bytes of small files that share a task
 MIN_BUCKET, MAX_BUCKET = 1 << 24, 1 << 27  # bytes of encoded documents that are shuffled in memory at a time
 

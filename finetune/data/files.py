@@ -26,10 +26,10 @@ HELP = {
     "files=FILE": "One such file. Unless its name says which split it is, its questions are split in three by a hash "
     "of their first right answers; so are those of a folder with one file.",
     "hub=OWNER/NAME": "A data set of the hub, or a folder that datasets.load_dataset opens, with such columns. The "
-    "split dev may be called dev, validation or valid there.",
+    "split dev may be called dev, val, valid or validation there.",
 }
 SPLITS = ("train", "dev", "test")
-SPLIT_NAMES = {"train": ("train",), "dev": ("dev", "validation", "valid"), "test": ("test",)}
+SPLIT_NAMES = {"train": ("train",), "dev": ("dev", "validation", "valid", "val"), "test": ("test",)}
 TEST_SHARE, DEV_SHARE = 0.4, 0.25  # of the questions that are not assigned yet: test is chosen first, then dev
 
 
@@ -42,6 +42,8 @@ def load_files(place: Path, split: str, columns: dict[str, str]) -> AnswerSet:
     elif named := [path for path in tables if _name_split(path) == split]:
         if len(named) > 1:
             raise KinspanError(f"{place}: both {named[0].name} and {named[1].name} are there: keep one")
+        if split == "train" and (unread := [path.name for path in _list_all_tables(place) if path not in tables]):
+            log.info("%s: no train, dev or test by name, so not read: %s", place, ", ".join(unread))
         return _load_table(named[0], split, columns)
     else:
         raise MissingSplit(f"files={place}: no split {split}: no {split}.jsonl, .csv, .tsv or .parquet")
@@ -75,8 +77,12 @@ def has_splits(place: Path) -> bool:
 
 def list_tables(place: Path) -> list[Path]:
     """Returns the splits, or else the tables, of a place."""
-    tables = [path for path in _list_files(place) if path.is_file() and find_suffix(path) in FORMATS]
+    tables = _list_all_tables(place)
     return [path for path in tables if _name_split(path) in SPLITS] or tables
+
+
+def _list_all_tables(place: Path) -> list[Path]:
+    return [path for path in _list_files(place) if path.is_file() and find_suffix(path) in FORMATS]
 
 
 def _list_files(place: Path) -> list[Path]:

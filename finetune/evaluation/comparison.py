@@ -2,6 +2,7 @@
 
 import csv
 import io
+import os
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -81,7 +82,8 @@ def format_per_question(systems: dict[str, Figures], question_ids: Sequence[str]
 
 def name_folders(names: Sequence[str]) -> list[str]:
     """Returns a folder name for each system: the last two parts of its path, after a number if two are equal."""
-    folders = [re.sub(r"[^\w.-]+", "_", "-".join(Path(name).parts[-2:])).strip("_") for name in names]
+    paths = [os.path.abspath(name) if os.path.isdir(name) else name for name in names]
+    folders = [re.sub(r"[^\w.-]+", "_", "-".join(Path(path).parts[-2:])).strip("_") for path in paths]
     counts = Counter(map(str.casefold, folders))
     numbered = enumerate(folders, 1)
     return [folder if counts[folder.casefold()] == 1 else f"{number}-{folder}" for number, folder in numbered]

@@ -46,7 +46,13 @@ def read_qrels(path: Path) -> dict[str, dict[str, int]]:
     first = next((text for _, text in read_lines(path)), "")
     if first.replace('"', "").partition("\t")[0] in QUESTION_IDS:
         return read_beir_qrels(path)
-    return _gather(path, 4, 3, int)
+    return _gather(path, 4, 3, _parse_relevance)
+
+
+def _parse_relevance(text: str) -> int:
+    if not re.fullmatch(r"[+-]?\d{1,9}", text):
+        raise ValueError(f"the score {text!r} is not an integer of nine digits at most")
+    return int(text)
 
 
 def _gather(path: Path, size: int, column: int, parse: Callable[[str], Number]) -> dict[str, dict[str, Number]]:
@@ -84,9 +90,11 @@ def read_beir_qrels(path: Path) -> dict[str, dict[str, int]]:
     judged: dict[str, dict[str, int]] = {}
     for number, record in table.records(table.fields):
         question, candidate, score = (record[name] for name in table.fields)
-        if not re.fullmatch(r"[+-]?\d{1,9}", score):
-            raise KinspanError(f"{table.place} {number}: the score {score!r} is not an integer")
-        if judged.setdefault(question, {}).setdefault(candidate, int(score)) != int(score):
+        try:
+            relevance = _parse_relevance(score)
+        except ValueError as error:
+            raise KinspanError(f"{table.place} {number}: {error}") from error
+        if judged.setdefault(question, {}).setdefault(candidate, relevance) != relevance:
             raise KinspanError(f"{table.place} {number}: candidate {candidate} of question {question} has two scores")
     if not judged:
         raise KinspanError(f"{path}: no judgements in it")

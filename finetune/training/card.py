@@ -35,6 +35,7 @@ def write_card(folder: Path, stage: TrainingStage, seed: int, step: int, figures
     config = stage.config
     is_contrastive = config.loss == CONTRASTIVE
     is_adapted = bool(config.transfer) and stage.what != "transfer"
+    trained_on = config.train_data or config.data, config.transfer
     facts = {
         "Starting model": shorten_name(str(config.model)),
         "Data": stage.train.name,
@@ -56,7 +57,7 @@ def write_card(folder: Path, stage: TrainingStage, seed: int, step: int, figures
         "max_length": stage.max_length,
         "kind": BI_ENCODER if is_contrastive else CROSS_ENCODER,
         "base_model": _find_base(str(config.model)),
-        "datasets": [name for spec in (config.data, config.transfer) if spec and (name := _find_set(spec))],
+        "datasets": [name for spec in trained_on if spec and (name := _find_set(spec))],
         "revision": f"seed-{seed}-step-{step:08d}",
     }
     write_atomically(folder / ABOUT, json.dumps(about, indent=1) + "\n")

@@ -229,7 +229,7 @@ def _gather_results(experiment: Experiment, runs: list[JsonObject]) -> JsonObjec
     transfer = {"transfer": data.transfer} if data.transfer is not None else {}
     return {
         "model": shorten_name(str(config.model)),
-        "data": data.train.name,
+        "data": data.dev.name,
         "transfer": data.transfer.name if data.transfer else None,
         "versions": list_versions(),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else f"processor, {platform.machine()}",

@@ -10,6 +10,7 @@ from data_pipeline.core.errors import KinspanError, quote_error
 from data_pipeline.core.files import JsonObject, read_object
 from finetune.evaluation.metrics import MAP
 from pretrain.engine.log import read_metrics
+from pretrain.engine.run_folder import RUN, SUMMARY
 from pretrain.release.card import CardOverrides
 from pretrain.release.curve import CURVE, draw_curve
 from pretrain.release.folder import CARD, FACTS, copy_model, replace_release
@@ -19,6 +20,7 @@ from .experiment import FINETUNING_PANELS, RESULTS
 from .stages import BEST, DEV
 
 WEIGHTS = "model.safetensors"
+INCOMPLETE = "holds a fine-tuning that is not complete"
 REPAIR = "the same kinspan finetune command again writes it anew"
 
 
@@ -26,13 +28,18 @@ def find_ranker(source: Path) -> Path | None:
     """Returns the ranker's folder: ``source``, or a seed's or an experiment's best by dev MAP; None without one."""
     for folder in (source, source / BEST):
         if (folder / ABOUT).is_file():
+            if (folder.parent / RUN).is_file() and not (folder.parent / SUMMARY).is_file():
+                raise KinspanError(f"{folder.parent} {INCOMPLETE}: run the same command again")
             return folder
+    seeds = {path.name for path in source.glob("seed-*")}
     if not (source / RESULTS).is_file():
-        if any(source.glob("seed-*")):
-            raise KinspanError(f"{source} holds a fine-tuning that is not complete: run the same command again")
+        if seeds:
+            raise KinspanError(f"{source} {INCOMPLETE}: run the same command again")
         return None
     results = read_object(source / RESULTS, REPAIR)
     try:
+        if lacking := seeds - {f"seed-{run['seed']}" for run in results["seeds"]}:
+            raise KinspanError(f"{source / RESULTS} lacks {min(lacking)}: run kinspan finetune with all seeds again")
         best = source / f"seed-{max(results['seeds'], key=lambda run: run[DEV][MAP])['seed']}" / BEST
     except (LookupError, TypeError, ValueError) as error:
         raise KinspanError(f"{source / RESULTS} is damaged ({quote_error(error)}): {REPAIR}") from error

@@ -15,7 +15,7 @@ from data_pipeline.core.errors import KinspanError, make_printable
 from data_pipeline.core.files import make_folder
 from data_pipeline.core.settings import ABOVE_0, setting
 from serve.folder import read_manifest
-from serve.questions import CANDIDATES, SearcherFlags, keep_judged, read_questions
+from serve.questions import CANDIDATES, MAX_QUESTION, SearcherFlags, keep_judged, read_questions
 
 if TYPE_CHECKING:
     from serve.search import Hit
@@ -69,6 +69,10 @@ def main() -> Iterator[str]:
     if is_beir:
         questions = keep_judged(Path(str(config.questions)), questions)  # those with relevance judgements
     read_manifest(Path(config.index))  # before torch is imported, which takes seconds
+    if config.run:
+        if Path(config.run).is_dir():
+            raise KinspanError(f"--run {config.run} is a folder: name a file")
+        make_folder(Path(config.run).parent)
     log.info("loading PyTorch and %s", config.index)
     from finetune.evaluation.trec import is_trec_id, write_run
     from serve.search import Searcher, list_scores, search_all
@@ -76,7 +80,6 @@ def main() -> Iterator[str]:
     settings = config.cross_encoder, config.model, config.precision, config.max_length, config.blend
     searcher = Searcher(config.index, *settings)
     if config.run:
-        make_folder(Path(config.run).parent)
         ids = chain(questions, searcher.index.texts["id"].to_pylist())
         if wrong := next((name for name in ids if not is_trec_id(name)), None):
             raise KinspanError(f"--run {config.run}: the id {wrong!r} is empty or has white space")
@@ -93,6 +96,8 @@ def main() -> Iterator[str]:
             write_run(Path(config.run), ((name, list_scores(hits)) for name, hits in answers), TAG)
             log.info("%s: %d questions, %d answers", config.run, len(questions), sum(len(hits) for _, hits in answers))
     for question in config.question:
+        if len(question) > MAX_QUESTION:
+            log.info("a question is truncated to %s characters", f"{MAX_QUESTION:,}")
         answered = search([question], config.k or SHOWN_HITS)
         timings = ", ".join(f"{stage} {ms:.1f} ms" for stage, ms in answered.timings.items())
         shown = _format_hits({"question": question}, answered.hits[0], config.json)

@@ -242,7 +242,7 @@ class BodyLimit:
         while max(declared, arrived) <= MAX_DISCARDED:
             message = await receive()
             if message["type"] == "http.disconnect":
-                return None
+                return await refuse(CLIENT_CLOSED_REQUEST, "the caller has left")(scope, receive, send)
             arrived += len(message["body"])
             body = b"" if arrived > MAX_BODY else body + message["body"]
             if not message["more_body"]:

@@ -89,7 +89,10 @@ def make_server(settings: ServiceSettings, opened: socket.socket, searcher: Sear
         timeout_graceful_shutdown=ceil(settings.timeout),
     )
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-    opened.listen(config.backlog)  # before uvicorn does, so that whoever reads the next line can connect
+    try:
+        opened.listen(config.backlog)  # before uvicorn does, so that whoever reads the next line can connect
+    except OSError as error:  # a second server was bound meanwhile
+        raise KinspanError(f"--port {port}: cannot listen there: {quote_error(error)}") from error
     logger.info("%s answers, ready: %s", f"{len(searcher.index):,}", address)
     return uvicorn.Server(config)
 

@@ -204,6 +204,24 @@ def test_no_negative_is_of_the_group_of_the_anchor_and_other_draws_stay(linked_f
     assert (drawn != before).any()
 
 
+def test_no_negative_has_the_title_of_the_anchor(tmp_path, helpers):
+    lines = [{"id": str(n), "title": f"T {max(n, 4)}", "text": f"Part {n} of it."} for n in range(8)]  # five "T 4"
+    asked = f"questions:{helpers.write_jsonl(tmp_path / 'asked.jsonl', lines)}"
+    helpers.prepare([asked], short_tokenizer(), tmp_path / "corpus", validation_share=0.0)
+    block = open_block(Corpus(tmp_path / "corpus"), (0,), "train", OBJECTIVES["title_body"])
+    anchors = np.tile(block.anchors, 20)
+    bits = draw_random_bits(1, "test", 0, len(anchors), OBJECTIVES["title_body"].num_draws)
+    drawn = OBJECTIVES["title_body"].sample(block, anchors, bits)
+    shard = block.shards[0]
+    titles = [
+        shard.rows.column("title")[block.locate(paragraph)[1]].as_py() for paragraph in range(len(block.paragraph))
+    ]
+    negatives = drawn.texts[1].paragraph[:, 1]
+    assert sorted(titles) == ["T 4"] * 5 + ["T 5", "T 6", "T 7"]
+    assert all(titles[anchor] != titles[other] for anchor, other in zip(anchors, negatives, strict=True))
+    assert len(set(negatives)) == 8
+
+
 def test_a_link_leads_to_a_question_of_its_own_file(tmp_path, helpers):
     """Two help desks count their questions from 0; both files have one name. Questions without a body repeat."""
     for desk in ("beer", "math"):

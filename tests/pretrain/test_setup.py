@@ -114,17 +114,28 @@ def test_steps_follow_from_epochs_and_tokens(make_model, tiny_corpus, tmp_path):
     assert json.loads((tokens.folder / "run.json").read_text())["total_steps"] == tokens.schedule.total
 
 
-def test_settings_may_change_until_the_first_checkpoint(known, tmp_path):
+def test_settings_may_change_until_the_first_checkpoint(known, tmp_path, caplog):
     for micro in (32, 16):
         set_up_alone(PretrainConfig(**known, micro_batch_size=micro))
     assert json.loads((tmp_path / "run/run.json").read_text())["settings"]["micro_batch_size"] == 16
     (tmp_path / "run/checkpoints/step-00000005").mkdir(parents=True)
     set_up_alone(PretrainConfig(**known, micro_batch_size=8))  # cuts batches otherwise, and is free
-    set_up_alone(PretrainConfig(**known, eval_pairs=5))
+    caplog.set_level("INFO")
+    for pairs in (9999, 5):
+        set_up_alone(PretrainConfig(**known, eval_pairs=pairs))
     assert json.loads((tmp_path / "run/run.json").read_text())["eval_pairs"] == 5
+    assert caplog.text.count("--eval_pairs 9,999") == 1
     for changed in ({"global_batch_size": 32}, {"warmup_steps": 9}):
         with pytest.raises(KinspanError, match="--output_dir"):
             set_up_alone(PretrainConfig(**known, **changed))
+
+
+def test_a_run_keeps_the_weight_that_it_chose_when_another_one_changes(known, make_base, tmp_path):
+    settings = known | {"model": str(make_base()), "max_steps": 8}
+    assert set_up_alone(PretrainConfig(**settings)).config.mlm_weight == 0.05
+    (tmp_path / "run/checkpoints/step-00000004").mkdir(parents=True)
+    changed = PretrainConfig(**settings, pair_weight=0.0, resume_with=["pair_weight=0"])
+    assert set_up_alone(changed).config.mlm_weight == 0.05
 
 
 def test_what_lies_behind_a_path_identifies_a_run(known, make_base, make_corpus, tiny_documents, tmp_path, monkeypatch):

@@ -23,7 +23,7 @@ def test_a_table_may_name_and_leave_out_its_fields(tmp_path):
         {"id": 7, "text": " Restart\nit. ", "title": "It hangs", "url": "https://x.org"},
         {"answer": "Update it.", "title": "T"},
         {"id": None, "text": "", "question": "why?"},
-        {"answer": "Update it.", "title": "T"},
+        {"answer": "Update it.", "title": "T", "url": "https://y.org"},
         {"id": "1\ud83d", "text": "Cut \ud83d", "question": "\udc00"},
     ]
     path = tmp_path / "solved.jsonl"

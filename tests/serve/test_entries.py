@@ -77,6 +77,8 @@ def test_from_a_benchmark_to_its_figures(tmp_path, run, built, cross_encoder):
     found, ranked = tmp_path / "made/run.txt", tmp_path / "ranked"
     flags = ("--index", tmp_path / "index", "--questions", built)
     assert run(search, *flags, "--run", found, "--first_stage", "bm25", "--k", 20) == ""
+    with pytest.raises(KinspanError, match="--run"):
+        run(search, *flags, "--run", found.parent)
     given = ("--model", cross_encoder, "--run", found, "--queries", built, "--collection", built)
     run(rank, *given, "--depth", 3, "--max_length", 32, "--output_dir", ranked)
     measured = ("--qrels", built, "--metrics", "MRR R@20", "R@3", "--json")

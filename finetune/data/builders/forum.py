@@ -28,7 +28,7 @@ from data_pipeline.core.progress import show_progress
 from data_pipeline.matching import WORD, write_bigrams
 from data_pipeline.prepare.cleaning import Rules, Tally, clean, normalise
 from data_pipeline.prepare.document import Document, Rejected
-from data_pipeline.prepare.encode import hash_text, is_held_out, name_split
+from data_pipeline.prepare.encode import is_held_out, name_split
 from data_pipeline.prepare.read import MAX_REJECTED, read_input
 from data_pipeline.prepare.readers.reader import Record
 from data_pipeline.prepare.readers.registry import parse_record
@@ -92,7 +92,6 @@ def _parse_questions(record: Record) -> list[Document]:
 
 def _make_questions(document: Document) -> list[ForumQuestion]:
     paragraphs = clean(document, Rules(), Tally()) or []
-    text = hash_text(document, list(map(hash_string, paragraphs)))
     body = " ".join(paragraphs)
     title = normalise(document.title)
     question = ForumQuestion(
@@ -102,7 +101,7 @@ def _make_questions(document: Document) -> list[ForumQuestion]:
         tuple(map(normalise, document.answers)),
         -1 if document.accepted is None else document.accepted,
         tuple(document.links),
-        name_split(document, text),
+        name_split(document, list(map(hash_string, paragraphs))),
     )
     return [question]
 

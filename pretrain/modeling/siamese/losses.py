@@ -49,7 +49,8 @@ def compare_texts(embeddings: Tensor, rows: slice, temperature: float, barred: T
 def bar_known(groups: Tensor, rows: slice) -> Tensor:
     """Returns which candidates are right answers to some queries, and so no negatives, ``[r, texts]``.
 
-    These are other pairs' texts from a query's documents, and copies of its own text. A pair's own negatives stay.
+    These are other pairs' texts from a query's documents, those of pairs with the same query, and copies of its own
+    text. A pair's own negatives stay.
 
     groups: Batch.groups of N pairs, ``[N, m, 2]``
     """
@@ -60,6 +61,7 @@ def bar_known(groups: Tensor, rows: slice) -> Tensor:
     query, positive = groups[rows, 0, None], groups[rows, 1, None]
     document, text = texts.unbind(-1)
     is_known = (document == query[..., 0]) | (document == positive[..., 0]) | (text == positive[..., 1])
+    is_known |= groups[pair_of_text, 0, 1] == query[..., 1]
     return is_known & (pair_of_text != pair[rows, None])
 
 

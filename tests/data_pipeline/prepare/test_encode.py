@@ -1,10 +1,12 @@
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from data_pipeline.prepare.cleaning import Rules, Tally, clean, normalise, split_sentences
 from data_pipeline.prepare.document import Document
-from data_pipeline.prepare.encode import is_held_out
+from data_pipeline.prepare.encode import is_held_out, name_split
 
 ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=60)  # lone surrogates too
 
@@ -68,3 +70,12 @@ def test_a_larger_share_holds_out_the_same_documents_and_more(document_id, share
     assert is_held_out(document_id, large) or not is_held_out(document_id, small)
     assert not is_held_out(document_id, 0.0)
     assert is_held_out(document_id, 1.0)
+
+
+def test_a_text_has_one_split_under_any_id_and_title_and_a_question_with_any_answers():
+    document = Document("a:1", ["text"], "title", "source")
+    assert name_split(document, [5, 6]) == name_split(replace(document, id="a:2", title_is_text=True), [5, 6])
+    assert name_split(document, [5, 6]) != name_split(document, [5, 7])
+    question = replace(document, is_post=True)
+    assert name_split(question, [5]) == name_split(replace(question, answers=["new"]), [6])
+    assert name_split(question, [5]) != name_split(replace(question, id="a:2"), [5])

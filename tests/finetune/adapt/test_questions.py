@@ -105,11 +105,13 @@ def test_what_is_left_out_or_contradicts_itself_is_counted(tmp_path, caplog):
     assert "q.jsonl: candidates with the label 0 that also have 1 for the same question: 4" in caplog.text
 
 
-def test_a_dev_set_of_another_name_is_pooled_too(tmp_path):
-    for number, split in enumerate(("train", "validation", "test")):
+def test_a_dev_set_of_another_name_is_pooled_too_and_tables_of_no_split_are_named(tmp_path, caplog):
+    caplog.set_level("INFO")
+    for number, split in enumerate(("train", "val", "test", "more")):
         write_file(tmp_path / f"{split}.jsonl", 20 + number, asks=f"{split} {'a b c d e f'[: 3 * number]}")
     loaded = load_questions(str(tmp_path), None, tmp_path / "out")
     assert (loaded.train.num_questions, loaded.test.num_questions) == (41, 22)
+    assert [record.args[1] for record in caplog.records if "more.jsonl" in record.getMessage()] == ["more.jsonl"]
 
 
 def test_what_cannot_be_used_is_refused(tmp_path):

@@ -24,9 +24,12 @@ def test_per_question_is_csv_that_reads_back(data, systems):
     assert [float(row["p@1"]) for row in rows if row["system"] == "bad"] == systems["bad"]["p@1"].tolist()
 
 
-def test_folder_names_tell_systems_apart():
+def test_folder_names_tell_systems_apart(tmp_path, monkeypatch):
     assert name_folders(["runs/a", "org/model-1.5", "BM25"]) == ["runs-a", "org-model-1.5", "BM25"]
     assert name_folders(["x/seed-1/best", "y/seed-1/best", "BM25"]) == ["1-seed-1-best", "2-seed-1-best", "BM25"]
     alike = name_folders(["/a b", "/a_b", "runs/A B"])
     assert len(set(map(str.casefold, alike))) == 3
     assert all("/" not in name and " " not in name for name in alike)
+    (tmp_path / "seed-1/best").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "seed-1/best")
+    assert name_folders([".", "../../seed-1"]) == ["seed-1-best", f"{tmp_path.name}-seed-1"]

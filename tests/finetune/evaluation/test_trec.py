@@ -77,6 +77,7 @@ def test_bad_scores_and_ids_write_nothing(data, tmp_path):
         (trec.read_run, "q1 Q0 d1 1 0.5 tag", "q1 Q0 d2 1 high tag"),
         *[(trec.read_run, "q1 Q0 d1 1 0.5 tag", "q1 Q0 d1 2 0.4 tag"), (trec.read_qrels, "q1 0 d1 1", "q1 d2 1")],
         *[(trec.read_qrels, "q1 0 d1 1", "q1 0 d2 1.0"), (trec.read_qrels, "q1 0 d1 1", "q1 0 d1 0")],
+        (trec.read_qrels, "q1 0 d1 -1", f"q1 0 d2 {2**63}"),
     ],
 )
 def test_bad_lines_are_named(read, first, line, tmp_path):

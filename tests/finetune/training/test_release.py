@@ -42,6 +42,15 @@ def test_the_seed_with_the_best_dev_map_is_taken(experiment, tmp_path):
     with pytest.raises(KinspanError, match=f"seed-{best}/best"):
         find_ranker(experiment)
     (experiment / "kept").rename(about)
+    (tmp_path / "seed-7").mkdir()  # of another command with this output folder
+    with pytest.raises(KinspanError, match="seed-7"):
+        find_ranker(tmp_path)
+    summary = experiment / "seed-2/summary.json"
+    summary.rename(experiment / "kept")  # as of a run that was killed
+    for folder in ("seed-2", "seed-2/best"):
+        with pytest.raises(KinspanError, match="seed-2"):
+            find_ranker(experiment / folder)
+    (experiment / "kept").rename(summary)
 
 
 def test_a_seeds_folder_is_released(experiment, tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
 """The routes: what they answer, and how they refuse."""
 
 import json
+import logging
 import signal
 import socket
 import threading
@@ -113,6 +114,17 @@ def test_a_large_body_is_refused_and_not_held(start):
     with socket.create_connection(("127.0.0.1", client.port)) as raw:  # none of it is sent
         raw.sendall(b"POST /search HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999\r\n\r\n")
         assert raw.recv(100).startswith(b"HTTP/1.1 413")
+
+
+def test_a_caller_who_leaves_within_a_body_is_no_fault(start, caplog):
+    client = start().client
+    logging.getLogger("uvicorn.error").addHandler(caplog.handler)
+    with socket.create_connection(("127.0.0.1", client.port)) as raw:
+        raw.sendall(b"POST /search HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nshort")
+    time.sleep(0.5)
+    assert client.search("fine").status == 200
+    assert not caplog.records
+    logging.getLogger("uvicorn.error").removeHandler(caplog.handler)
 
 
 @pytest.fixture

@@ -100,9 +100,11 @@ def test_whoever_listens_to_all_needs_a_token_or_says_that_none_is_meant(monkeyp
 
 
 def test_a_service_that_says_ready_can_be_reached_at_once(stand_in):
-    with open_socket("127.0.0.1", 0) as opened:
+    with open_socket("127.0.0.1", 0) as opened, open_socket("127.0.0.1", opened.getsockname()[1]) as second:
         make_server(ServiceSettings("stand-in"), opened, stand_in)
         socket.create_connection(opened.getsockname(), 5).close()
+        with pytest.raises(KinspanError, match="--port"):  # a second service that was started meanwhile
+            make_server(ServiceSettings("stand-in"), second, stand_in)
 
 
 def start(request, *flags):

@@ -56,3 +56,7 @@ def test_texts_of_its_document_and_texts_like_its_own_are_no_negatives_of_a_quer
     of_documents = {(0, 2), (2, 0), (2, 5), (1, 9), (4, 8)}  # the negative of 0, text 5, stays its own
     alike = {(0, 7), (1, 3), (3, 1)}
     assert barred == of_documents | alike
+    same_query = GROUPS.clone()
+    same_query[4, 0, 1] = GROUPS[0, 0, 1]  # another document with the title of the first
+    barred = {(row, text) for row, text in bar_known(same_query, slice(0, 5)).nonzero().tolist()}
+    assert barred == of_documents | alike | {(0, 4), (0, 9), (4, 0), (4, 5)}
