@@ -111,7 +111,7 @@ class OptimisationSettings(OptimizerSettings):
     seeds: int = setting(5, ABOVE_0, may_change=True)
     """Number of runs, with the seeds 1, 2, ...; a seed decides order, dropout, new weights and flipped labels."""
     seed: list[int] = setting([], SEEDS_FROM_1, may_change=True)
-    """Run only these seeds, instead of 1 to --seeds, to spread them over GPUs or machines. Run again without --seed to
+    """Run these seeds, instead of 1 to --seeds, to spread them over GPUs or machines. Run again with all of them to
     collect the finished seeds into one table."""
     deepspeed_config: str | None = setting(None)
     """DeepSpeed's JSON file, such as ds_configs/zero2.json. Default: ds_configs/zero1.json."""
