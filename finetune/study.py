@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from data_pipeline.core.default_model import default_model, name_installed, resolve_model
-from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.errors import KinspanError, prefix_errors
 from data_pipeline.core.files import read_yaml, write_atomically
 from data_pipeline.core.settings import convert_setting, get_identity_settings, make_config
 from finetune.data.registry import NAMES, expect_data
@@ -140,7 +140,7 @@ class PlannedRow:
 def read_study(path: Path) -> Study:
     """Reads a study's file. Raises KinspanError, naming the file and the row."""
     content = read_yaml(path, f"--study {path}")
-    try:
+    with prefix_errors(f"--study {path}"):
         _check_keys("the study", content, STUDY_KEYS)
         _check_keys("settings", content.get("settings") or {}, SETTINGS)
         if not isinstance(content.get("rows"), list) or not content["rows"]:
@@ -153,8 +153,6 @@ def read_study(path: Path) -> Study:
         _check_bool("zero_shot", zero_shot := content.get("zero_shot", False))
         where = content.get("where") or {}
         _check_keys("where", where, set(where))
-    except KinspanError as error:
-        raise KinspanError(f"--study {path}: {error}") from error
     title, source, about = (str(content.get(key, "")) for key in ("title", "source", "about"))
     names = {str(name): str(value) for name, value in where.items()}
     return Study(title or path.stem, source, about, content.get("settings") or {}, rows, zero_shot, names)
@@ -225,10 +223,8 @@ def plan_rows(context: StudyContext) -> list[PlannedRow]:
     planned = []
     for spec in specs:
         for row in study.rows:
-            try:
+            with prefix_errors(f"{study.title}: {row.name}"):
                 planned.append(_plan_row(context, row, spec))
-            except KinspanError as error:
-                raise KinspanError(f"{study.title}: {row.name}: {error}") from error
     if len({row.config.loss for row in planned}) > 1:
         raise KinspanError(f"{study.title}: loss differs between rows, which are in one table")
     return planned
@@ -365,18 +361,14 @@ def _summarize_row(planned: PlannedRow, result: Settings, split: str, rows: list
     of the last training improved.
     """
     row, config = planned.row, planned.config
-    clean = [
-        other.row.name
-        for other in rows
-        if config.label_noise
-        and replace(other.config, output_dir=config.output_dir) == replace(config, label_noise=0.0)
-    ]
+    wanted = replace(config, label_noise=0.0)
+    clean = [other.row.name for other in rows if replace(other.config, output_dir=config.output_dir) == wanted]
     return {
         "name": row.name,
         **result[split],
         "paper": dict(row.paper.get(name_set(config.data), {})),
         "seeds": len(list_seeds(config)),
-        "clean": next(iter(clean), None),
+        "clean": next(iter(clean), None) if config.label_noise else None,
         "tanda": row.tanda,
         "unimproved": sum(run["run"]["best_step"] == 0 for run in result["seeds"]) if config.epochs else 0,
         "shares_stages": bool(row.stages or row.tanda) and len(list_seeds(config)) > 1,

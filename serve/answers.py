@@ -38,7 +38,6 @@ COLUMNS = {
     "title": ("title",),
 }
 FORUM = "forum"  # forum=Posts.xml
-ID_BYTES = 8  # length of a hash that is used as an id
 
 
 class Answer(NamedTuple):
@@ -66,17 +65,15 @@ def read_answers(
             has_text |= bool(answer.text)
             if not answer.text:
                 num_empty += 1
-            elif _list_words(answers.setdefault(answer.id, answer)) != _list_words(answer):
+                continue
+            known = answers.setdefault(answer.id, answer)
+            if (known.text, known.question or known.title) != (answer.text, answer.question or answer.title):
                 raise KinspanError(f"{source}: the id {answer.id!r} has two different answers")
         if not has_text:
             raise KinspanError(f"{source} has no answer")
     if num_dropped := num_read - len(answers):
         logger.info(f"dropped {num_empty:,} answers without text and {num_dropped - num_empty:,} repeated ones")
     return list(answers.values())
-
-
-def _list_words(answer: Answer) -> tuple[str, str]:
-    return answer.text, answer.question or answer.title
 
 
 def stream_answers(source: str, columns: dict[str, str], all_answers: bool) -> Iterator[Answer]:
@@ -104,7 +101,7 @@ def _open_source(source: str, columns: dict[str, str], all_answers: bool) -> Ite
 
 def name_by_hash(text: str, heading: str) -> str:
     """Returns an id for an answer without one. ``heading``: its question or title"""
-    return hashlib.blake2b(f"{heading}\0{text}".encode("utf-8", "replace"), digest_size=ID_BYTES).hexdigest()
+    return hashlib.blake2b(f"{heading}\0{text}".encode("utf-8", "replace"), digest_size=8).hexdigest()
 
 
 def _read_table(path: Path, columns: dict[str, str]) -> Iterator[Answer]:

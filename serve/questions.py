@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.errors import KinspanError, prefix_errors
 from data_pipeline.core.settings import ABOVE_0, NOT_BELOW_0, REQUIRED, setting
 from data_pipeline.matching import fold_characters
 from data_pipeline.prepare.document import QUESTION_IDS
@@ -76,10 +76,8 @@ def read_questions(source: str) -> dict[str, str]:
             raise KinspanError(f"{place}: the id {name!r} is empty or has white space, which a TREC file cannot hold")
         if len(text) > MAX_QUESTION:
             logger.info(f"{place}: the question is truncated to {MAX_QUESTION:,} characters")
-        try:
+        with prefix_errors(place):
             text = clean_question(text)
-        except KinspanError as error:
-            raise KinspanError(f"{place}: {error}") from error
         if questions.setdefault(name, text) != text:
             raise KinspanError(f"{place}: an earlier question has the id {name!r} too")
     if not questions:

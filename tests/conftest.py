@@ -31,7 +31,7 @@ from data_pipeline.tokenizers import load_tokenizer, read_template
 from objectives import OBJECTIVES, parse_mixture
 from objectives.mlm import MaskedLM
 from tests.cases import mark_slow
-from tests.fake_hub import FakeHub, run_hub
+from tests.fake_hub import hub as hub
 from tests.synthetic import short_tokenizer, synthetic_documents
 
 QUIET = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
@@ -49,14 +49,12 @@ def write_jsonl(path: Path, documents: Iterable[dict[str, Any]]) -> Path:
     return path
 
 
-@cache
-def _loaded(tokenizer: str) -> Any:
-    return load_tokenizer(tokenizer)
+_load_once = cache(load_tokenizer)
 
 
 def load(tokenizer: str | Path) -> Any:
     """``load_tokenizer``, once each; cutting, which a call with ``truncation`` leaves switched on, is off."""
-    loaded = _loaded(str(tokenizer))
+    loaded = _load_once(str(tokenizer))
     loaded.backend_tokenizer.no_truncation()
     return loaded
 
@@ -209,9 +207,3 @@ def make_stream() -> Callable[..., PairStream]:
         return PairStream(mixture, template=read_template(tokenizer), seed=seed, masking=masking, **kwargs)
 
     return make
-
-
-@pytest.fixture
-def hub() -> Iterator[FakeHub]:
-    with run_hub() as running:
-        yield running

@@ -3,13 +3,13 @@
 import hashlib
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
+from types import NoneType, SimpleNamespace
 from typing import Any
 from unittest import mock
 
+import pytest
 import yaml
 from huggingface_hub import ModelCard
 from huggingface_hub.errors import RepositoryNotFoundError
@@ -27,19 +27,14 @@ def find_faults(content: str) -> list[str]:
     if not block:
         return ["there is no block of metadata"]
     data = yaml.safe_load(block.group(1))
-    faults = [
-        f'"{name}" is not of the right type' for name, kinds in FIELDS.items() if not _is_a(data.get(name), kinds)
-    ]
+    wrong = [name for name, kinds in FIELDS.items() if not isinstance(data.get(name), (*kinds, NoneType))]
+    faults = [f'"{name}" is not of the right type' for name in wrong]
     if data.get("license", "unknown") not in LICENCES:
         faults.append('"license" must be one of a list')
     named = [name for key in ("base_model", "datasets") for name in _as_list(data.get(key))]
     faults += [f"{name!r} is no repository" for name in named if not NAME.fullmatch(str(name))]
     faults += [f"{c!r} is no language" for c in _as_list(data.get("language")) if not re.fullmatch("[a-z]{2,3}", c)]
     return faults
-
-
-def _is_a(value: Any, kinds: tuple[type, ...]) -> bool:
-    return value is None or isinstance(value, kinds)
 
 
 def _as_list(value: Any) -> list[Any]:
@@ -105,17 +100,17 @@ def name_commit(number: int) -> str:
     return hashlib.sha1(str(number).encode()).hexdigest()
 
 
-@contextmanager
-def run_hub() -> Iterator[FakeHub]:
-    """In the block, releases are sent to the hub that is yielded."""
-    hub = FakeHub()
+@pytest.fixture
+def hub() -> Iterator[FakeHub]:
+    """Releases are sent to it in place of the real one."""
+    fake = FakeHub()
 
     def validate(card: ModelCard) -> None:
-        if (error := hub.fail("validate")) or (faults := find_faults(card.content)):
+        if (error := fake.fail("validate")) or (faults := find_faults(card.content)):
             raise error or ValueError(", ".join(faults))
 
     with (
-        mock.patch("pretrain.release.release.HfApi", return_value=hub),
+        mock.patch("pretrain.release.release.HfApi", return_value=fake),
         mock.patch.object(ModelCard, "validate", validate),
     ):
-        yield hub
+        yield fake

@@ -76,15 +76,11 @@ def _start_server() -> Any:
     )
 
 
-def import_libraries() -> None:
-    for library in LIBRARIES:
-        importlib.import_module(library)
-
-
 def _serve() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # some libraries print when they are imported
-    import_libraries()
+    for library in LIBRARIES:
+        importlib.import_module(library)
     gc.freeze()  # programs need not look through it, nor copy its pages
     while line := sys.stdin.readline():
         processes = []

@@ -112,17 +112,18 @@ def write_unigram(folder: Path, cross_words: bool = False) -> Path:
     return folder
 
 
-def write_model(folder: Path, auto: Any = None, family: str = "bert", seed: int = 1, **options: Any) -> Path:
+def write_model(
+    folder: Path, auto: Any = None, family: str = "bert", seed: int = 1, tokenizer: Any = None, **options: Any
+) -> Path:
     """Writes a tokenizer and a small model's config and, if ``auto`` is the class for them, random weights."""
     import torch  # takes seconds, as transformers does
-    from transformers import AutoConfig
 
     from data_pipeline.tokenizers import load_tokenizer
+    from tests.pretrain.conftest import make_config
 
-    tokenizer = load_tokenizer(short_tokenizer())
+    tokenizer = tokenizer or load_tokenizer(short_tokenizer())
     tokenizer.save_pretrained(str(folder))
-    shape = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
-    config = AutoConfig.for_model(family, **{"vocab_size": len(tokenizer)} | shape | options)
+    config = make_config(family, **{"vocab_size": len(tokenizer)} | options)
     torch.manual_seed(seed)
     (auto.from_config(config) if auto else config).save_pretrained(str(folder))
     return folder

@@ -15,7 +15,7 @@ from typing import Any, Literal, NoReturn, get_args, get_origin
 
 os.environ.setdefault("HF_HUB_VERBOSITY", "error")  # a hub that cannot be reached is one line of ours, not ten
 
-from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.errors import KinspanError, prefix_errors
 from data_pipeline.core.files import find_file, read_yaml
 from data_pipeline.core.settings import (
     NO,
@@ -87,10 +87,8 @@ def _read_file(config_class: type[Settings], name: str) -> dict[str, object]:
     content = read_yaml(find_file(name) or Path(name), f"--config {name}") or {}
     if not isinstance(content, dict):
         raise KinspanError(f"--config {name} must be lines of `setting: value`")
-    try:
+    with prefix_errors(f"--config {name}"):
         return {key: convert_setting(config_class, key, value) for key, value in content.items() if value is not None}
-    except KinspanError as error:
-        raise KinspanError(f"--config {name}: {error}") from error
 
 
 class _Parser(argparse.ArgumentParser):

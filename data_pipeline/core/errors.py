@@ -1,6 +1,8 @@
 """Defines the one exception that a user is meant to see, and quotes errors and addresses without their secrets."""
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from errno import EACCES, EDQUOT, EEXIST, EISDIR, ENAMETOOLONG, ENOSPC, ENOTDIR, EPERM, EROFS
 
 # A full or read-only disk, a wrong path, no permission: whatever was being written, the user can mend these.
@@ -32,6 +34,15 @@ class KinspanError(Exception):
 
 class DamagedFile(KinspanError):
     """Signals that a file is not as it was written. A fetched one may arrive intact the next time."""
+
+
+@contextmanager
+def prefix_errors(prefix: str) -> Iterator[None]:
+    """Prefixes the text of a KinspanError of the block."""
+    try:
+        yield
+    except KinspanError as error:
+        raise KinspanError(f"{prefix}: {error}") from error
 
 
 def quote_error(error: BaseException) -> str:

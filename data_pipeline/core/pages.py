@@ -1,9 +1,7 @@
-"""Fills templates: HTML pages that load nothing, in one style (``templates/page.html``), and Markdown."""
+"""Fills templates: HTML pages that load nothing, and Markdown."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-
-TEMPLATES = Path(__file__).resolve().parent / "templates"
 
 
 def render_template(
@@ -13,7 +11,7 @@ def render_template(
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
-        loader=FileSystemLoader([folder, TEMPLATES]),
+        loader=FileSystemLoader(folder),
         autoescape=template.endswith(".html"),
         keep_trailing_newline=True,
         trim_blocks=True,

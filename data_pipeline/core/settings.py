@@ -23,7 +23,7 @@ from types import NoneType, UnionType
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from data_pipeline.core.default_model import resolve_model
-from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.errors import KinspanError, prefix_errors
 from data_pipeline.core.executors import MAX_WORKERS
 from data_pipeline.core.hub import expect_folder
 
@@ -173,10 +173,8 @@ def expect_models(config: Settings) -> None:
     for declared in (declared for declared in fields(config) if declared.metadata["is_model"]):
         value = getattr(config, declared.name)
         for name in value if isinstance(value, list) else filter(None, [value]):
-            try:
+            with prefix_errors(f"--{declared.name}"):
                 expect_folder(name)
-            except KinspanError as error:
-                raise KinspanError(f"--{declared.name}: {error}") from error
 
 
 def list_unused(config: Settings) -> list[str]:

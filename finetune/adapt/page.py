@@ -35,4 +35,4 @@ def format_result(result: JsonObject) -> str:
 def render_page(result: JsonObject) -> str:
     """Returns the HTML page of the content of ``result.json``."""
     title = "Which ranker is best for your documents?" if result["chosen"] else "Pre-trained on your documents"
-    return render_template(Path(__file__).parent, "adapt.html", title=title, notes=[], result=result)
+    return render_template(Path(__file__).parent, "adapt.html", title=title, result=result)

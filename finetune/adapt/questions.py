@@ -1,8 +1,8 @@
 """The labelled questions of an adaptation: pooled, checked, thinned if there are many, and divided into folds."""
 
 import json
-import logging
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,8 +19,6 @@ from finetune.data.filters import CLEAN, NO_ALL_NEGATIVE, find_kept
 from finetune.data.folds import assign_folds, group_questions, pair_similar
 from finetune.data.registry import load_split, parse_columns
 from finetune.training.groups import make_generator
-
-log = logging.getLogger(__name__)
 
 TRAIN, DEV, TEST = "train", "dev", "test"
 TEST_FILE = "test/test.jsonl"  # in an adaptation's folder
@@ -187,10 +185,8 @@ def _read_pool(given: str, columns: str | None) -> tuple[AnswerSet, AnswerSet | 
         return load_unsplit(Path(place), parse_columns(columns) or {}), None
     splits: dict[str, AnswerSet] = {}
     for split in (TRAIN, DEV, TEST):
-        try:
+        with suppress(MissingSplit):
             splits[split] = load_split(make_spec(given), split, parse_columns(columns))
-        except MissingSplit as error:
-            log.debug("%s", error)
     if not splits:
         raise KinspanError(f"--questions {given}: it has no train, dev or test split")
     test = splits.pop(TEST, None) if len(splits) > 1 else None

@@ -67,8 +67,6 @@ RATE_OF_SMALL, RATE = 1.25e-4, 5e-5
 
 @dataclass(frozen=True)
 class AdaptOptions:
-    """The flags of the command."""
-
     documents: list[str]
     questions: str | None
     columns: str | None

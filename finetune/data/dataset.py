@@ -45,12 +45,8 @@ class DataSet:
 
 def find_files(folder: Path, names: Sequence[str]) -> list[Path]:
     """Returns those of these files that exist, compressed or not, in the order of ``names``."""
-    return [
-        path
-        for name in names
-        for suffix in ("", *COMPRESSED_SUFFIXES)
-        if (path := folder / f"{name}{suffix}").is_file()
-    ]
+    paths = (folder / f"{name}{suffix}" for name in names for suffix in ("", *COMPRESSED_SUFFIXES))
+    return [path for path in paths if path.is_file()]
 
 
 def find_split(place: str, folder: Path, split: str, names: Sequence[str]) -> Path:

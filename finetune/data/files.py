@@ -28,7 +28,6 @@ HELP = {
     "hub=OWNER/NAME": "A data set of the hub, or a folder that datasets.load_dataset opens, with such columns. The "
     "split dev may be called dev, val, valid or validation there.",
 }
-SPLITS = ("train", "dev", "test")
 SPLIT_NAMES = {"train": ("train",), "dev": ("dev", "validation", "valid", "val"), "test": ("test",)}
 TEST_SHARE, DEV_SHARE = 0.4, 0.25  # of the questions that are not assigned yet: test is chosen first, then dev
 
@@ -72,13 +71,13 @@ def _load_table(path: Path, split: str, columns: dict[str, str]) -> AnswerSet:
 def has_splits(place: Path) -> bool:
     """Returns whether the place has a file for each split, rather than one file that is split by a hash."""
     tables = list_tables(place)
-    return len(tables) != 1 or _name_split(tables[0]) in SPLITS
+    return len(tables) != 1 or _name_split(tables[0]) in SPLIT_NAMES
 
 
 def list_tables(place: Path) -> list[Path]:
     """Returns the splits, or else the tables, of a place."""
     tables = _list_all_tables(place)
-    return [path for path in tables if _name_split(path) in SPLITS] or tables
+    return [path for path in tables if _name_split(path) in SPLIT_NAMES] or tables
 
 
 def _list_all_tables(place: Path) -> list[Path]:
@@ -109,7 +108,7 @@ def expect_tables(place: Path) -> None:
     """Raises KinspanError for a file of an unknown format, and for a forum's dump or a folder with only that."""
     files = _list_files(place)
     dumps = [path for path in files if path.name.startswith("Posts.xml") or path.suffix == ".7z"]
-    if dumps and not any(_name_split(path) in SPLITS for path in files):
+    if dumps and not any(_name_split(path) in SPLIT_NAMES for path in files):
         raise KinspanError(f"files={place}: a forum's dump: make questions of it with kinspan data las --input {place}")
     if place.is_file() and find_suffix(place) not in FORMATS:
         raise KinspanError(f"{place}: not a known format; known are {', '.join(FORMATS)}")

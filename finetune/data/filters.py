@@ -56,10 +56,6 @@ def check_overlaps(splits: Sequence[AnswerSet]) -> None:
 
 def _read_pairs(data: AnswerSet, questions: list[str], shared: set[str]) -> set[tuple[str, str]]:
     """Returns the folded pairs of the shared questions."""
-    rows_of = zip(questions, data.question_slices(), strict=True)
-    return {
-        (question, fold_text(text))
-        for question, rows in rows_of
-        if question in shared
-        for text in data.answers[rows].to_pylist()
-    }
+    pairs = zip(questions, data.question_slices(), strict=True)
+    rows_of = [(question, rows) for question, rows in pairs if question in shared]
+    return {(question, fold_text(text)) for question, rows in rows_of for text in data.answers[rows].to_pylist()}

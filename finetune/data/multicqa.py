@@ -39,10 +39,8 @@ def read_askubuntu(path: Path) -> Iterator[SourceRow | LeftOut]:
     scores, separated by tabs; ids by spaces. Similar questions that are not among the candidates, as in training,
     follow them. Ids without a text are left out, and so is a question among its own candidates.
     """
-    texts = {
-        name.strip(): normalise(f"{title} {body}")
-        for _, (name, title, body) in read_fields(find_beside(path, TEXTS), "id", "title", "body")
-    }
+    rows = read_fields(find_beside(path, TEXTS), "id", "title", "body")
+    texts = {name.strip(): normalise(f"{title} {body}") for _, (name, title, body) in rows}
     for number, fields in read_fields(path, "question", "similar ones", "candidates", "scores", optional=1):
         question_id, similar, candidates = fields[0].strip(), fields[1].split(), fields[2].split()
         question = texts.get(question_id)
@@ -148,10 +146,8 @@ def read_insuranceqa_v2(path: Path) -> Iterator[SourceRow]:
     for _, (key, word) in read_fields(find_beside(path, VOCABULARY), "number", "word"):
         words.setdefault(key, word)
     encoded = find_beside(path, ENCODED_ANSWERS)
-    texts = {
-        aid: _decode(text, words, f"{encoded} line {number}")
-        for number, (aid, text) in read_fields(encoded, "answer", "words")
-    }
+    answers = read_fields(encoded, "answer", "words")
+    texts = {aid: _decode(text, words, f"{encoded} line {number}") for number, (aid, text) in answers}
     split = next(name for name, (part, _) in POOLS.items() if f".{part}." in path.name)
     for number, fields in read_fields(path, "domain", "question", "right answers", "pool"):
         where = f"{path} line {number}"

@@ -37,14 +37,9 @@ PAPER_COUNTS = json.loads(Path(__file__).with_name("paper_counts.json").read_tex
 
 _LINES = {f"{name}=FOLDER": data_set.help for name, data_set in PUBLIC.items()} | files.HELP
 _WIDTH = max(map(len, _LINES)) + 4
-SPECS = "\n".join(
-    [
-        "data sets (NAME=PLACE; files may be compressed: .gz, .xz, .zst):",
-        *(
-            fill(f"  {spec:<{_WIDTH - 2}}{text}", 120, subsequent_indent=" " * _WIDTH, break_on_hyphens=False)
-            for spec, text in _LINES.items()
-        ),
-    ]
+SPECS = "data sets (NAME=PLACE; files may be compressed: .gz, .xz, .zst):\n" + "\n".join(
+    fill(f"  {spec:<{_WIDTH - 2}}{text}", 120, subsequent_indent=" " * _WIDTH, break_on_hyphens=False)
+    for spec, text in _LINES.items()
 )
 
 

@@ -14,8 +14,6 @@ LANGUAGE_HELP = (
 
 @dataclass
 class FileFlags:
-    """Flags for measuring TREC files."""
-
     GROUP = "TREC files"
 
     run: list[str] = setting([])
@@ -26,8 +24,6 @@ class FileFlags:
 
 @dataclass
 class DataFlags:
-    """Flags for measuring models on a data set."""
-
     GROUP = "models and a data set"
 
     model: list[str] = setting([], is_model=True)
@@ -58,8 +54,6 @@ class DataFlags:
 
 @dataclass
 class EvaluateConfig(DataFlags, FileFlags):
-    """Flags of ``kinspan evaluate``."""
-
     metrics: list[str] = setting([])
     """Metrics by any name that ir_measures knows: nDCG@20, MRR@10, R@100, AP(rel=2), Success@5, Judged@10.
     Without it: MAP, MRR, P@1 and nDCG@10."""

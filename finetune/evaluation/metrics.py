@@ -130,16 +130,14 @@ def _compute_figures(
     answers = np.bincount(judged, weights=judged_gains > 0, minlength=num_questions)
     ideal_order = np.lexsort((-judged_gains, judged))
     ideal = _compute_dcg(judged[ideal_order], judged_gains[ideal_order], num_questions)
+    recalls = [_divide(sum_by_question(hit & (rank <= cut)), answers) for cut in CUTS]
     figures = {
         MAP: _divide(sum_by_question(hit * hits_so_far / rank), answers),
         MRR: sum_by_question(first / rank),
         MRR_10: sum_by_question((first & (rank <= CUTS[-1])) / rank),
         P_1: sum_by_question(hit & (rank == 1)),
         NDCG_10: _divide(_compute_dcg(question, gains, num_questions), ideal),
-        **{
-            name: _divide(sum_by_question(hit & (rank <= cut)), answers)
-            for name, cut in zip(RECALLS, CUTS, strict=True)
-        },
+        **dict(zip(RECALLS, recalls, strict=True)),
     }
     return {name: figures[name] for name in metrics}
 

@@ -53,12 +53,8 @@ def correct_choice(differences: np.ndarray, draws: int = DRAWS) -> np.ndarray:
         return means / np.sqrt(np.maximum(squares - means**2, 1e-12) / size)
 
     random = np.random.Generator(np.random.Philox(0))
-    largest = np.concatenate(
-        [
-            studentise(random.choice([-1.0, 1.0], (BATCH, size)) @ differences.T / size).max(axis=1)
-            for _ in range(draws // BATCH)
-        ]
-    )
+    batches = (random.choice([-1.0, 1.0], (BATCH, size)) @ differences.T / size for _ in range(draws // BATCH))
+    largest = np.concatenate([studentise(means).max(axis=1) for means in batches])
     return (1 + (largest[:, None] > studentise(differences.mean(axis=1)) - 1e-9).sum(axis=0)) / (1 + len(largest))
 
 

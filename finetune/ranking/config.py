@@ -10,8 +10,6 @@ SHARE = Range("must be above 0 and at most 1", lambda number: 0 < number <= 1)
 
 @dataclass
 class RankConfig:
-    """Settings of ``kinspan rank``."""
-
     model: str = setting(REQUIRED, is_model=True)
     """The ranker: a folder or a hub name, as for kinspan evaluate."""
     output_dir: str = setting(REQUIRED)
@@ -37,8 +35,6 @@ class RankConfig:
 
 @dataclass
 class MineConfig:
-    """Settings of ``kinspan data mine``."""
-
     data: str = setting(REQUIRED)
     """The data set whose training questions get negatives, such as insuranceqa=FOLDER."""
     output_dir: str = setting(REQUIRED)

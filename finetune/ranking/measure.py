@@ -6,14 +6,13 @@ Each measuring function yields notes and a table and, with ``as_json``, a last l
 import json
 import logging
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from data_pipeline.core.default_model import default_model, name_installed
-from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.errors import KinspanError, prefix_errors
 from data_pipeline.core.files import make_folder, write_atomically
 from data_pipeline.tokenizers import shorten_name
 from finetune.data.answers import AnswerSet
@@ -40,7 +39,7 @@ def measure_files(config: EvaluateConfig, metrics: Sequence[str]) -> Iterator[st
     notes = []
     for name in config.run:
         scores = trec.read_run(Path(name))
-        with _prefix_errors(name):
+        with prefix_errors(name):
             notes += [f"{name}: {note}" for note in trec.list_unshared(judged, scores)]
             systems[name] = measure_run(judged, scores, metrics)
     yield f"{config.qrels}: {len(judged):,} questions, {sum(map(len, judged.values())):,} candidates judged"
@@ -67,7 +66,7 @@ def measure_models(config: EvaluateConfig, metrics: Sequence[str]) -> Iterator[s
     systems: dict[str, Figures] = {}
     for name, folder in zip(names, name_folders(names), strict=True):
         scores = score_bm25(data, config.language) if name == BM25 else _score(model_of[name], data, config)
-        with _prefix_errors(name):
+        with prefix_errors(name):
             systems[name] = measure_answers(data, scores, metrics)
             if output:
                 trec.write_predictions(output / folder, data, scores, folder)
@@ -146,15 +145,6 @@ def _score(name: str, data: AnswerSet, config: EvaluateConfig | RankConfig) -> n
     from .model import score_answers  # torch takes seconds to import
 
     return score_answers(name, data, config.max_length, config.precision)
-
-
-@contextmanager
-def _prefix_errors(name: str) -> Iterator[None]:
-    """Prefixes errors of the block with the system's name."""
-    try:
-        yield
-    except KinspanError as error:
-        raise KinspanError(f"{name}: {error}") from error
 
 
 def _report(rows: list[dict[str, Any]], notes: list[str], facts: dict[str, Any], as_json: bool) -> Iterator[str]:

@@ -116,11 +116,8 @@ def _run_all_seeds(config: FinetuneConfig, baselines: bool) -> JsonObject:
         results["baselines"] = {measured.split: baseline_figures}
     if ranks.rank == 0:
         write_atomically(output / RESULTS, json.dumps(results, indent=1) + "\n")
-        lines = (
-            {**line, "split": f"{line['split']}, seed {seed}"}
-            for seed in list_seeds(config)
-            for line in read_metrics(output / f"seed-{seed}")
-        )
+        logged = ((seed, line) for seed in list_seeds(config) for line in read_metrics(output / f"seed-{seed}"))
+        lines = ({**line, "split": f"{line['split']}, seed {seed}"} for seed, line in logged)
         draw_curve(lines, FINETUNING_PANELS, output / CURVES)
     log_better_baselines(results)
     return results

@@ -74,8 +74,7 @@ def draw_negatives(data: AnswerSet, seed: int, epoch: int, count: int, from_corp
             chosen.append(random.choice(wrong, min(count, len(wrong)), replace=False))
         else:
             right = corpus.find_right(number)
-            setting = f"--negatives_per_question {count}"
-            drawn = _draw_others(random, right, count, data, number, setting)
+            drawn = _draw_others(random, right, count, data, number, f"--negatives_per_question {count}")
             chosen.append(number_pairs(data, np.full(count, number), corpus.rows[drawn]))
     rows = np.concatenate(chosen)
     return Groups(make_generator(seed, epoch).permutation(rows), np.arange(len(rows) + 1))

@@ -12,7 +12,7 @@ from typing import Any
 
 from data_pipeline.core.command_line import parse
 from data_pipeline.core.default_model import default_model
-from data_pipeline.core.errors import KinspanError
+from data_pipeline.core.errors import prefix_errors
 from data_pipeline.core.settings import REQUIRED, setting
 from data_pipeline.prepare.readers.files import find_input_files
 from finetune.adapt.budget import parse_budget
@@ -75,10 +75,8 @@ def main() -> str:
     config = parse(AdaptConfig, DESCRIPTION, EPILOG)
     find_input_files(config.documents)  # raises before torch is imported, which takes seconds
     if config.questions:
-        try:
+        with prefix_errors(f"--questions {config.questions}"):
             expect_data(make_spec(config.questions))
-        except KinspanError as error:
-            raise KinspanError(f"--questions {config.questions}: {error}") from error
     budget, model = parse_budget(config.budget), config.model or default_model()
     from finetune.adapt.page import format_result
     from finetune.adapt.run import AdaptOptions, PipelineHooks, adapt

@@ -1,6 +1,5 @@
 """Runs a study of answer sentence selection: several ways of fine-tuning, in one table beside a paper's figures."""
 
-import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -61,7 +60,7 @@ def parse_overrides(settings: list[str]) -> dict[str, object]:
         raise KinspanError(f"--set {' '.join(settings)}: a value cannot be read: {quote_error(error)}") from error
 
 
-def main() -> str | None:
+def main() -> str:
     config = parse(StudyConfig, DESCRIPTION, EPILOG)
     expect_data(*config.data, config.transfer)
     from finetune.study import StudyContext, format_study, read_study, run_study  # torch takes seconds to import
@@ -76,7 +75,4 @@ def main() -> str | None:
         raise KinspanError(f"--where {missing[0]}: the study's file has no ${missing[0]}")
     output, overrides = Path(config.output_dir), parse_overrides(config.set)
     context = StudyContext(study, config.data, output, overrides, config.transfer, prepare_pretraining, names)
-    results = run_study(context)
-    if os.environ.get("RANK", "0") != "0":
-        return None
-    return format_study(results)
+    return format_study(run_study(context))

@@ -96,10 +96,8 @@ for ((try = 0; ; try++)); do
     start_all || exit
     worst=0
     for number in "${!names[@]}"; do
-        while :; do
+        while kill -0 "${processes[number]}" 2>/dev/null; do # a signal interrupts wait
             wait "${processes[number]}"
-            status=$?
-            kill -0 "${processes[number]}" 2>/dev/null || break # otherwise a signal interrupted wait
         done
         wait "${processes[number]}"
         status=$?

@@ -36,9 +36,8 @@ deepspeed)
     ) &
     launcher=$!
     trap 'pkill --session "$launcher" -USR1 --full -- --local_rank=' USR1 TERM
-    while :; do
+    while kill -0 "$launcher" 2>/dev/null; do # a signal interrupts wait
         wait "$launcher"
-        kill -0 "$launcher" 2>/dev/null || break # otherwise a signal interrupted wait
     done
     wait "$launcher"
     ;;

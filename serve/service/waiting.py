@@ -138,10 +138,8 @@ class SearchQueue:
                 logger.warning("%s; further truncation is not logged", line)
                 self._logged.add(name)
         stages = {stage: milliseconds for stage, milliseconds in answered.timings.items() if stage != "total"}
-        return [
-            (hits, {"wait": 1000 * (began - pending.arrived)} | stages)
-            for pending, hits in zip(batch, marked, strict=True)
-        ]
+        waits = [1000 * (began - pending.arrived) for pending in batch]
+        return [(hits, {"wait": wait} | stages) for hits, wait in zip(marked, waits, strict=True)]
 
 
 def stem_question(question: str, language: str) -> set[str]:

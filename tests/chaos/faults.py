@@ -1,5 +1,6 @@
 """Strikes at a run's processes, and harm to its files."""
 
+import os
 import random
 import signal
 import time
@@ -119,15 +120,6 @@ def random_fault(rng: random.Random, launcher: str, world: int, kind: str, start
     return Fault(kind, moment, rng.randint(1, 3), rng.random() * delay, rng.random() * gap, rank)
 
 
-def truncate(path: Path) -> None:
-    with path.open("r+b") as file:
-        file.truncate(path.stat().st_size // 2)
-
-
-def empty(path: Path) -> None:
-    path.write_bytes(b"")
-
-
 def flip(path: Path) -> None:
     """Turns over one bit in the middle."""
     content = bytearray(path.read_bytes())
@@ -135,8 +127,9 @@ def flip(path: Path) -> None:
     path.write_bytes(content)
 
 
-def remove(path: Path) -> None:
-    path.unlink()
-
-
-HARMS = {"truncated": truncate, "emptied": empty, "bit-flipped": flip, "gone": remove}
+HARMS = {
+    "truncated": lambda path: os.truncate(path, path.stat().st_size // 2),
+    "emptied": lambda path: path.write_bytes(b""),
+    "bit-flipped": flip,
+    "gone": Path.unlink,
+}

@@ -1,6 +1,5 @@
 """Runs over several hosts, by each launcher; see namespaces.py for the hosts."""
 
-import hashlib
 import json
 import os
 import shutil
@@ -106,7 +105,7 @@ def run_on(
     return statuses, [log.read_text(errors="replace") for log in logs]
 
 
-def run_here(program: Sequence[str], world: int, folder: Path, seconds: float = 300.0) -> list[int]:
+def run_here(program: Sequence[str], world: int, folder: Path, seconds: float = 300.0) -> None:
     """The same on this machine alone, as so many plain processes."""
     common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "WORLD_SIZE": str(world)}
     lines = [[f"{k}={v}" for k, v in common.items()] + [f"RANK={r}", f"LOCAL_RANK={r}"] for r in range(world)]
@@ -115,16 +114,9 @@ def run_here(program: Sequence[str], world: int, folder: Path, seconds: float = 
     with running(commands, logs, env=environment(), cwd=ROOT) as started:
         statuses = wait_for_all(started, seconds)
     assert not any(statuses), logs[0].read_text()
-    return statuses
 
 
 def read_losses(run: Path) -> dict[int, float]:
     """The loss of each step."""
     lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
     return {line["step"]: line["loss"] for line in lines if line["split"] == "train"}
-
-
-def hash_weights(run: Path) -> str:
-    """Of the last checkpoint."""
-    last = sorted((run / "checkpoints").glob("step-*"))[-1]
-    return hashlib.sha256((last / "weights.safetensors").read_bytes()).hexdigest()

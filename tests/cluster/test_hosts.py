@@ -1,14 +1,15 @@
 """Training over two, three and four hosts, by each launcher: as on one host; and with a host that is cut off."""
 
-import time
-
 import pytest
 
 from pretrain.engine.watch import SILENCE, STATUS
 from tests.chaos.materials import ROOT, Cell
-from tests.cluster.jobs import LAUNCHERS, SETTINGS, hash_weights, list_flags, read_losses, run_here, run_on, start_on
+from tests.chaos.starts import last_step
+from tests.cluster.jobs import LAUNCHERS, SETTINGS, list_flags, read_losses, run_here, run_on, start_on
 from tests.cluster.jobs import materials as materials
 from tests.cluster.namespaces import cut_link, find_obstacle, make_hosts, mend_link, time_ends
+from tests.cluster.slurm import wait_until
+from tests.pretrain.steps import read_weights, same
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(find_obstacle()), reason=str(find_obstacle()))]
 ENTRY = str(ROOT / "launch/pretrain.py")
@@ -50,17 +51,7 @@ def test_hosts_train_as_one_host_does(launcher, count, make_settings, on_one_hos
         statuses, said = run_on(hosts, [ENTRY, *list_flags(make_settings(tmp_path / "run"))], launcher, tmp_path)
     assert not any(statuses), "\n".join(said)
     assert read_losses(tmp_path / "run") == read_losses(reference)
-    assert hash_weights(tmp_path / "run") == hash_weights(reference)
-
-
-def wait_for_step(run, step, seconds=180.0):
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        path = run / "metrics.jsonl"
-        if path.exists() and max(read_losses(run), default=0) >= step:
-            return
-        time.sleep(0.1)
-    raise AssertionError(f"step {step} did not come")
+    assert same(*(read_weights(folder, SETTINGS["max_steps"]) for folder in (tmp_path / "run", reference)))
 
 
 @pytest.mark.parametrize(("launcher", "lost"), [("plain", 2), ("plain", 0), ("torchrun", 1), ("deepspeed", 1)])
@@ -70,7 +61,7 @@ def test_a_host_that_is_cut_off_is_named_and_the_others_go_on(launcher, lost, ma
     with make_hosts(count, tmp_path) as hosts:
         harm = {"first": {hosts[lost].name: [GIVE_UP]}} if launcher == "torchrun" else {}
         with start_on(hosts, program, launcher, tmp_path, {"CHAOS_SLOW": "0.3"}, **harm) as (started, logs):
-            wait_for_step(tmp_path / "run", 6)
+            wait_until(lambda: last_step(tmp_path / "run") >= 6, 180.0, "step 6 did not come")
             cut_link(hosts[lost])
             ends = time_ends(started, AGENT_ENDED if launcher == "torchrun" else ENDED)
             statuses = [process.poll() for process in started]

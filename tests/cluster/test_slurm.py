@@ -9,12 +9,11 @@ import time
 from pathlib import Path
 
 import pytest
-from safetensors.torch import load_file
 
 from tests.chaos.materials import Cell
 from tests.cluster.jobs import materials as materials
 from tests.cluster.slurm import Slurm, find_lack
-from tests.pretrain.steps import same
+from tests.pretrain.steps import read_weights, same
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.slow
@@ -96,7 +95,7 @@ class Job:
     def finish(self, seconds=500):
         self.wait(lambda: self.state in ("COMPLETED", "FAILED", "TIMEOUT", "CANCELLED", "NODE_FAIL"), seconds)
         assert self.state == "COMPLETED", f"{self.said}\n{self.logs[-3000:]}"
-        return load_file(str(self.output / f"checkpoints/step-{STEPS:08d}/weights.safetensors"))
+        return read_weights(self.output, STEPS)
 
     @property
     def starts(self):

@@ -98,11 +98,6 @@ def test_a_class_such_as_that_of_modernbert_puts_a_space_before_the_first_word(s
         tokenizers.load_tokenizer(str(tmp_path))
 
 
-def test_a_tokenizer_whose_ids_change_when_sentences_are_joined_is_refused():
-    with pytest.raises(KinspanError, match="--tokenizer odd"):
-        tokenizers.check_joins(lambda text: [len(text)], ["One.", "Two."], "odd")
-
-
 class Vocabulary(list):
     """As much of a tokenizer as is asked for its tokens."""
 

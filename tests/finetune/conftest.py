@@ -8,16 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from transformers import AutoModel, AutoModelForSequenceClassification
 
-from data_pipeline.tokenizers import load_tokenizer
 from finetune.data.answers import AnswerSet
 from finetune.data.registry import load_split
 from finetune.evaluation.metrics import Figures, compute_question_metrics
 from tests.finetune.data.rows import make_answers
-from tests.pretrain.conftest import make_config
-from tests.synthetic import short_tokenizer
+from tests.synthetic import write_model
 
 WORDS = ["river", "stone", "green", "market", "engine", "winter", "paper", "silver", "garden", "music", "bridge"]
 
@@ -73,13 +70,8 @@ def make_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 
     def make(family: str = "bert", headless: bool = False, tokenizer: Any = None, **options: Any) -> Path:
         folder = tmp_path_factory.mktemp(f"small-{family}")
-        tokenizer = tokenizer or load_tokenizer(short_tokenizer())
-        tokenizer.save_pretrained(str(folder))
-        config = make_config(family, **{"vocab_size": len(tokenizer), "num_labels": 1} | options)
-        torch.manual_seed(1)
         auto = AutoModel if headless else AutoModelForSequenceClassification
-        auto.from_config(config).save_pretrained(str(folder))
-        return folder
+        return write_model(folder, auto, family, tokenizer=tokenizer, **{"num_labels": 1} | options)
 
     return make
 

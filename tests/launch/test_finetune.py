@@ -1,9 +1,7 @@
 """The commands finetune and study by their paths."""
 
 import json
-import os
 import random
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +14,7 @@ from finetune.study import StudyContext, read_study, run_study
 from launch.commands import _stages, study
 from launch.commands._stages import prepare_pretraining
 from launch.kinspan import show
+from tests.chaos.starts import environment, free_port
 from tests.launch.entries import program_of
 from tests.programs import run_program
 from tests.synthetic import write_model
@@ -32,18 +31,9 @@ def run(entry, *arguments, cwd):
 
 def run_ranks(ranks, *arguments):
     """Of launch/finetune.py, by DeepSpeed's launcher."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        start = ["deepspeed", "--num_accelerators", ranks, "--master_port", probe.getsockname()[1]]
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    return subprocess.run(
-        [str(part) for part in (*start, ROOT / "launch/finetune.py", *arguments)],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PATH": path},
-        timeout=300,
-    )
+    start = ["deepspeed", "--num_accelerators", ranks, "--master_port", free_port(), ROOT / "launch/finetune.py"]
+    command = [str(part) for part in (*start, *arguments)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment(), timeout=300)
 
 
 @pytest.fixture(scope="module")

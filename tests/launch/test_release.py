@@ -14,9 +14,9 @@ from sentence_transformers import CrossEncoder
 from data_pipeline.core.errors import KinspanError
 from launch.commands import release as entry
 from launch.kinspan import show
-from pretrain.config import PretrainConfig
 from pretrain.release.card import CANDIDATES, QUESTION
 from pretrain.run import pretrain
+from tests.pretrain.steps import make_run
 from tests.synthetic import write_model
 
 
@@ -25,10 +25,8 @@ def run_folder(tmp_path_factory, tiny_corpus):
     """A run of four updates with two checkpoints, from a config alone."""
     folder = tmp_path_factory.mktemp("run") / "run"
     model = write_model(folder.with_name("small"))
-    sizes = {"global_batch_size": 10, "micro_batch_size": 5, "max_length": 48, "eval_pairs": 40}
-    steps = {"max_steps": 4, "save_steps": 2, "log_steps": 1, "eval_steps": 2}
-    places = {"corpus": str(tiny_corpus), "model": str(model), "output_dir": str(folder)}
-    pretrain(PretrainConfig(**places, **sizes, **steps, precision="fp32", learning_rate=3e-3))
+    steps = {"max_steps": 4, "save_steps": 2, "log_steps": 1, "eval_steps": 2, "eval_pairs": 40}
+    pretrain(make_run(tiny_corpus, model, folder, micro_batch_size=5, learning_rate=3e-3, **steps))
     return folder
 
 

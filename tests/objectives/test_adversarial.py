@@ -15,7 +15,7 @@ from data_pipeline.sampling.pairs import EASY, HARD, POSITIVE
 
 ALL = {"min_paragraph_chars": 1, "min_document_chars": 1}  # keeps every paragraph, however short
 NAMES = ["ssp", "sp", "ict", "psd", "nsp", "sop"]
-SAME, BOILERPLATE = "Same text. " * 3, "This article is a stub. You can help by adding to it."
+SAME = "Same text. " * 3
 
 
 def sentences(*numbers):

@@ -63,20 +63,16 @@ def forum(tmp_path_factory, helpers):
     return folder / "corpus", known
 
 
-def joined(*texts):
-    return " ".join(texts)
-
-
 # What A and the positive's B are, and which questions have a pair.
 EXPECTED = {
     "title_sentence": (lambda q, known: q[0], lambda q, known: q[1].partition(".")[0] + ".", lambda q: True),
     "title_body": (lambda q, known: q[0], lambda q, known: q[1], lambda q: True),
     "title_answer": (lambda q, known: q[0], lambda q, known: q[2], lambda q: q[2]),
-    "question_answer": (lambda q, known: joined(q[0], q[1]), lambda q, known: q[2], lambda q: q[2]),
+    "question_answer": (lambda q, known: " ".join(q[:2]), lambda q, known: q[2], lambda q: q[2]),
     "duplicate": (lambda q, known: q[0], lambda q, known: known[q[3]][1], lambda q: q[3]),
     "duplicate_question": (
-        lambda q, known: joined(q[0], q[1]),
-        lambda q, known: joined(*known[q[3]][:2]),
+        lambda q, known: " ".join(q[:2]),
+        lambda q, known: " ".join(known[q[3]][:2]),
         lambda q: q[3],
     ),
 }

@@ -9,7 +9,7 @@ import torch
 from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrainedConfig
 
 from data_pipeline.tokenizers import load_tokenizer
-from tests.synthetic import short_tokenizer
+from tests.synthetic import short_tokenizer, write_model
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
 BERT_IDS = {"cls_token_id": 101, "bos_token_id": 101, "sep_token_id": 102, "eos_token_id": 102, "pad_token_id": 0}
@@ -43,11 +43,8 @@ def make_model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """
 
     def make(family: str = "bert", tokenizer: str | None = None, **options: Any) -> Path:
-        folder = tmp_path_factory.mktemp(f"small-{family}")
-        tokenizer = load_tokenizer(tokenizer or short_tokenizer())
-        tokenizer.save_pretrained(str(folder))
-        make_config(family, **{"vocab_size": len(tokenizer)} | options).save_pretrained(str(folder))
-        return folder
+        given = load_tokenizer(tokenizer or short_tokenizer())
+        return write_model(tmp_path_factory.mktemp(f"small-{family}"), None, family, tokenizer=given, **options)
 
     return make
 

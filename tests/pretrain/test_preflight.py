@@ -5,9 +5,8 @@ import logging
 import pytest
 
 from data_pipeline.core.errors import KinspanError
-from pretrain.config import PretrainConfig
 from pretrain.preflight import HostFacts, compare, preflight
-from tests.pretrain.steps import set_up_alone
+from tests.pretrain.steps import make_run, set_up_alone
 
 SHARED = {"numpy": "2.4.6", "--seed": "1", "device": "NVIDIA H100"}
 
@@ -21,12 +20,7 @@ def test_the_host_that_differs_is_named_once():
 
 @pytest.fixture
 def make_config(make_model, tiny_corpus, tmp_path):
-    def make(corpus=tiny_corpus, **settings):
-        small = {"global_batch_size": 10, "micro_batch_size": 4, "max_length": 48, "precision": "fp32"}
-        names = {"corpus": [str(corpus)], "model": str(make_model()), "output_dir": str(tmp_path / "runs/run")}
-        return PretrainConfig(**{**names, **small, **settings})
-
-    return make
+    return lambda **settings: make_run(tiny_corpus, make_model(), tmp_path / "runs/run", **settings)
 
 
 def test_a_run_with_nothing_in_the_way_is_ready_and_nothing_is_left(make_config, tmp_path, caplog):

@@ -46,7 +46,6 @@ REFUSALS = [  # family, changed settings, flag
     ("bert", {"corpus": "absent"}, "absent"),
     ("bert", {"max_length": 9}, "--max_length 9"),
     ("bert", {"max_length": 600}, "--max_length 600"),
-    ("bert", {"micro_batch_size": 65, "global_batch_size": 64}, "--micro_batch_size"),
     ("bert", {"warmup_steps": 4}, "--warmup_steps 4"),
     ("bert", {"warmup_epochs": 1.0}, "--warmup_epochs 1"),
     ("bert", {"max_epochs": 1.0, "max_steps": None, "warmup_epochs": 1.0, "warmup_steps": None}, "--warmup_epochs 1"),

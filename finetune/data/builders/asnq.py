@@ -1,6 +1,5 @@
 """Builds train.tsv, dev.tsv and test.tsv of ASNQ from the files of Natural Questions, in worker processes."""
 
-import glob
 import hashlib
 from collections import Counter
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from data_pipeline.prepare.document import Unreadable
 from data_pipeline.prepare.encode import cut_chunks
 from data_pipeline.prepare.read import MAX_REJECTED, ReadTally, refuse_rejected
 from data_pipeline.prepare.readers.compression import COMPRESSED_SUFFIXES
+from data_pipeline.prepare.readers.files import expand_glob
 from data_pipeline.prepare.readers.reader import Record
 from data_pipeline.prepare.readers.registry import read_records
 
@@ -37,10 +37,6 @@ class QuestionTally:
     questions: Counter[str] = field(default_factory=Counter)
     first_rejected: str = ""
     read: ReadTally = field(default_factory=ReadTally)
-
-    def count(self, split: str, counts: tuple[int, ...]) -> None:
-        self.questions[split] += 1
-        self.labels.setdefault(split, Counter()).update(dict(zip(LABELS, counts, strict=True)))
 
 
 def build_asnq(
@@ -68,7 +64,8 @@ def build_asnq(
                 kept = _build(name, inputs[name], num_workers, max_rejected, tally)
                 for split, question in _divide(kept) if name == "dev" else (("train", q) for q in kept):
                     files[split].write(question.lines)
-                    tally.count(split, question.counts)
+                    tally.questions[split] += 1
+                    tally.labels.setdefault(split, Counter()).update(dict(zip(LABELS, question.counts, strict=True)))
         for split, path in temporary.items():
             path.replace(folder / f"{split}.tsv")
     except OSError as error:
@@ -84,8 +81,7 @@ def _find_inputs(flag: str, names: list[str]) -> list[Path]:
     kinds = (".jsonl", *(f".jsonl{c}" for c in COMPRESSED_SUFFIXES))
     files: dict[Path, None] = {}
     for name in names:
-        matches = [Path(p) for p in sorted(glob.glob(name, recursive=True))] or [Path(name)]
-        for path in matches:
+        for path in map(Path, expand_glob(name) or [name]):
             inside = [p for p in sorted(path.iterdir()) if p.name.endswith(kinds)] if path.is_dir() else [path]
             if not inside or not inside[0].is_file():
                 raise KinspanError(f"--{flag} {name}: no such file, or a folder without .jsonl files")

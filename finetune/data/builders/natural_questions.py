@@ -30,7 +30,6 @@ import json
 import re
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -144,19 +143,16 @@ def label_sentences(example: Example) -> list[tuple[str, int]]:
     return out
 
 
-def _split_blocks(example: Example) -> Iterator[list[int]]:
-    """Yields the words between two ends of blocks or of long answers, as token indices."""
+def _split_blocks(example: Example) -> list[list[int]]:
+    """Returns the words between two ends of blocks or of long answers, as token indices."""
     edges = {edge for span in example.long_answers for edge in span}
-    block: list[int] = []
+    blocks: list[list[int]] = [[]]
     for i, tag in enumerate(example.tags):
         if i in edges or (tag is not None and tag not in _IN_A_SENTENCE):
-            if block:
-                yield block
-            block = []
+            blocks.append([])
         if tag is None:
-            block.append(i)
-    if block:
-        yield block
+            blocks[-1].append(i)
+    return [block for block in blocks if block]
 
 
 def _split_sentences(block: list[int], example: Example) -> list[list[int]]:

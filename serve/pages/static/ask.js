@@ -62,7 +62,6 @@ function readAddress() {
   ]) {
     select.value = address.get(name) ?? otherwise;
     if (!select.value) select.value = otherwise;
-    if (!select.value) select.selectedIndex = 0;
   }
   form.rerank.checked = Boolean(about.cross_encoder) && address.get("rerank") !== "0";
   ask();

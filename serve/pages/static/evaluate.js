@@ -68,10 +68,7 @@ function change(changes) {
   show();
 }
 
-const isRight = (question, model) => {
-  const rank = question.ranks[model];
-  return rank !== null && rank <= state.depth;
-};
+const isRight = (question, model) => (question.ranks[model] ?? Infinity) <= state.depth;
 const places = () => kept[state.show];
 const place = () => places().findIndex((question) => question.id === state.q);
 const letterOf = (model) => (model === state.a ? "A" : model === state.b ? "B" : "");

@@ -3,7 +3,6 @@
 import gc
 import sys
 import sysconfig
-import textwrap
 from pathlib import Path
 
 import pytest
@@ -18,10 +17,6 @@ from tests.synthetic import write_file
 STDLIB = Path(sysconfig.get_path("stdlib")).resolve()
 PROSE = "The reader goes through the file once. It keeps what it finds in memory, and returns it in order."
 MORE = "A second pass is not needed when the index is complete. The index is then read from the disk instead."
-
-
-def module(folder: Path, source: str, name: str = "sample.py") -> Path:
-    return write_file(folder / name, textwrap.dedent(source))
 
 
 def paragraphs_of(docstring: str) -> list[str]:
@@ -98,7 +93,8 @@ def test_what_is_a_list_or_too_short_goes(listed):
 
 def test_modules_are_read_and_never_run(tmp_path):
     marker = tmp_path / "was_run"
-    path = module(tmp_path, f'"""{PROSE}"""\nopen({str(marker)!r}, "w")\nraise RuntimeError("imported")\n')
+    source = f'"""{PROSE}"""\nopen({str(marker)!r}, "w")\nraise RuntimeError("imported")\n'
+    path = write_file(tmp_path / "sample.py", source)
     assert [document.paragraphs for document in documents_of(path)] == [[PROSE]]
     assert not marker.exists()
     assert path.stem not in sys.modules
@@ -127,12 +123,12 @@ def test_a_text_stands_once_in_the_corpus_whatever_name_is_in_it(tmp_path, monke
     root = tmp_path.resolve()
     for name, value in (("_ROOTS", [root]), ("_STDLIB", root), ("read_pins", dict)):
         monkeypatch.setattr(python_docs, name, value)
-    module(root, f'"""{PROSE}"""\ndef f():\n    """{PROSE}\n\n    {MORE}"""', "a.py")
-    module(root, f'"""{PROSE}"""', "b.py")
-    module(root, f'"""{MORE.replace("A second", "A   second")}"""', "c.py")
+    write_file(root / "a.py", f'"""{PROSE}"""\ndef f():\n    """{PROSE}\n\n    {MORE}"""')
+    write_file(root / "b.py", f'"""{PROSE}"""')
+    write_file(root / "c.py", f'"""{MORE.replace("A second", "A   second")}"""')
     named = "The {0} is a model that reads texts of any length there is. It is used with {0}Config, as of version {1}."
-    module(root, f'"""{named.format("Bert", 1)}"""', "d.py")
-    module(root, f'"""{named.format("RobertaXL", 22)}"""', "e.py")
+    write_file(root / "d.py", f'"""{named.format("Bert", 1)}"""')
+    write_file(root / "e.py", f'"""{named.format("RobertaXL", 22)}"""')
     documents = [record.content for record in read_records(python_docs.SOURCE)]
     assert [document.id for document in documents] == ["a", "d"]
     assert " ".join(documents[0].paragraphs) == f"{PROSE} {MORE}"

@@ -15,6 +15,7 @@ from data_pipeline.corpus import Corpus
 from data_pipeline.tokenizers import fingerprint_tokenizer, load_tokenizer
 from pretrain.config import PretrainConfig, as_dict
 from tests.cases import assert_equal
+from tests.chaos.faults import flip
 from tests.synthetic import short_tokenizer
 
 FAULTS = ("500 Internal Server Error", "truncate", "short", "corrupt", "stall")
@@ -142,9 +143,7 @@ def test_a_shard_that_was_damaged_in_the_cache_is_fetched_again(http, tiny_corpu
     url = http.put(tiny_corpus)
     expected = make_stream(Corpus(url, cache=cache)).batch(0, 300)
     for shard in [p for p in files_in(cache) if p.suffix == ".arrow"]:
-        content = bytearray(shard.read_bytes())
-        content[len(content) // 2] ^= 1
-        shard.write_bytes(content)
+        flip(shard)
     http.faults.reset()
     assert_equal(make_stream(Corpus(url, cache=cache)).batch(0, 300), expected)
     assert shards_of(http.faults.asked)

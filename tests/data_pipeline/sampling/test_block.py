@@ -8,33 +8,22 @@ from data_pipeline.sampling.anchors import open_block
 from data_pipeline.sampling.block import ClassIndex, find_usable
 from objectives import OBJECTIVES
 
-SSP = OBJECTIVES["ssp"]
-
 
 @pytest.fixture(scope="module")
 def corpus(any_corpus):
     return Corpus(any_corpus)
 
 
-def block_of(corpus, split="train", shards=None):
-    return open_block(corpus, shards or tuple(range(len(corpus.manifest.shards))), split, SSP)
-
-
-def nested(corpus, number):
-    """The shard's ids as Python lists, read by pyarrow alone."""
-    rows = corpus.shard(number).rows
-    return tuple(rows.column(name).to_pylist() for name in ("id", "held_out", "tokens"))
-
-
 @pytest.mark.parametrize("split", ["train", "validation"])
 def test_holds_the_paragraphs_of_the_split_and_says_which_are_usable(corpus, split):
-    expected = []
-    for number in range(len(corpus.manifest.shards)):
-        for held_out, document in zip(*nested(corpus, number)[1:], strict=True):
+    expected, shards = [], tuple(range(len(corpus.manifest.shards)))
+    for number in shards:
+        columns = (corpus.shard(number).rows.column(name).to_pylist() for name in ("held_out", "tokens"))
+        for held_out, document in zip(*columns, strict=True):
             counts = [len(p) for p in document]
             if held_out == (split == "validation") and counts:
                 expected.append(counts)
-    block = block_of(corpus, split)
+    block = open_block(corpus, shards, split, OBJECTIVES["ssp"])
     assert block.num_sentences.tolist() == [c for counts in expected for c in counts]
     assert np.diff(block.document_first).tolist() == [len(counts) for counts in expected]
     assert block.document.tolist() == [k for k, counts in enumerate(expected) for _ in counts]

@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -14,7 +13,6 @@ from tests.conftest import write_jsonl
 from tests.launch.entries import program_of
 from tests.programs import run_program
 
-ROOT = Path(__file__).resolve().parents[3]
 SHARES = {"dev": 0.2, "test": 0.3}
 
 

@@ -28,7 +28,6 @@ DOCUMENTS = {"7": {"0": "first", "2": "third", "10": "last\u2028one", "1": "seco
 def test_wikipassageqa_is_read_as_it_is_distributed(tmp_path):
     """The JSON is one line, with escapes; documents and passages count from 0; a passage may be empty or span lines."""
     passages = json.dumps({"0": {"0": 'caf\u00e9 "x"\n next', "1": ""}, "1": {"0": "other"}})
-    assert "\n" not in passages
     spec = wikipassageqa(tmp_path, '3086\tWhat is "x" in N/A?\t0\tPage_(a).html\t0', passages=passages)
     data = load_split(spec, "test")
     asked = 'What is "x" in N/A?'

@@ -1,7 +1,5 @@
 """Questions with only their right passages: how these are found in documents, and what is wrong for a question."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -15,6 +13,7 @@ from finetune.data.passages import (
 )
 from finetune.evaluation.metrics import MAP, SEARCH_METRICS, compute_question_metrics
 from finetune.evaluation.named_metrics import measure_retrieval
+from tests.conftest import write_jsonl as write
 
 TEXTS = [
     "The pump starts when the lever is up. It stops when the lever is down.",
@@ -40,11 +39,6 @@ ASKED = [  # question, answer, document, and the rows of what is right
     ("How is it emptied?", "to  drain", "Valve", [2, 3]),  # a heading
     ("How is it called?", "Call the service", "c.md", [5]),
 ]
-
-
-def write(path, lines):
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return path
 
 
 @pytest.fixture

@@ -1,10 +1,8 @@
 """Runs that are killed, that are stopped, that meet losses which are not finite: they end as if nothing had been."""
 
 import json
-import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +14,7 @@ from finetune.evaluation.metrics import MAP
 from finetune.training import setup, train
 from pretrain.checkpoints.writer import Writer
 from tests.cases import mark_slow
+from tests.chaos.starts import environment, free_port
 from tests.finetune.training.runs import Killed, equal_runs, killed_in_step, logged, weights
 from tests.pretrain.steps import stopped_in_step
 
@@ -141,22 +140,11 @@ def test_killed_while_the_best_is_written(step, job, monkeypatch):
 
 def start(settings, world):
     """The ranks of ``launch/finetune.py``, each a process that was started by hand."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
     command = [sys.executable, str(ROOT / "launch/finetune.py"), *(f"--{k}={v}" for k, v in settings.items())]
-    fixed = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
-    group = {"WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    return [
-        subprocess.Popen(
-            command,
-            env={**os.environ, **fixed, **(group | {"RANK": str(rank), "LOCAL_RANK": str(rank)} if world > 1 else {})},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(world)
-    ]
+    group = {"WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port()}
+    ranks = [group | {"RANK": str(rank), "LOCAL_RANK": str(rank)} if world > 1 else {} for rank in range(world)]
+    common = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    return [subprocess.Popen(command, env=environment(**variables), **common) for variables in ranks]
 
 
 def strike(ranks, folder, step, number):

@@ -14,7 +14,6 @@ from data_pipeline.core.errors import KinspanError
 from finetune.data.answers import number_pairs
 from finetune.evaluation.metrics import MAP, compute_means, compute_question_metrics
 from finetune.ranking.encode import encode_pairs
-from finetune.ranking.model import score_answers
 from finetune.ranking.ranker import load_own_tokenizer
 from finetune.training import train, trainers
 from finetune.training.config import FinetuneConfig
@@ -24,15 +23,12 @@ from tests.finetune.training.runs import logged, weights
 from tests.pretrain.steps import record_collectives
 
 
-def test_it_learns(job, write_sets, answer_set):
+def test_it_learns(job, write_sets):
     data = write_sets(train=40, dev=12)
     summary, folder = job(data=data, epochs=10, learning_rate=3e-3, batch_size=16, micro_batch_size=16)
     assert summary["dev_map"] > max(0.9, logged(folder, "dev")[0][MAP])
     losses = [line["loss"] for line in logged(folder, "train")]
     assert np.mean(losses[-3:]) < 0.6 * np.mean(losses[:3])
-    dev = answer_set(data, "dev")
-    scores = score_answers(str(folder / "best"), dev, 32)
-    assert compute_means(compute_question_metrics(dev, scores))[MAP] == pytest.approx(summary["dev_map"])
 
 
 def test_the_best_is_kept_and_others_load_it(job, sets, answer_set):

@@ -25,7 +25,7 @@ from pretrain.engine import engine as engines
 from pretrain.engine.engine import build_engine
 from pretrain.engine.schedule import Schedule
 from tests.chaos.starts import free_port
-from tests.pretrain.steps import make_run, read_lines, set_up_alone, take_step
+from tests.pretrain.steps import make_run, read_lines, set_up_alone, start_engine, take_step
 from tests.programs import run_programs
 from tests.synthetic import Touching
 
@@ -80,9 +80,7 @@ def moments(engine):
 def write_checkpoints(base, cases):
     """Of each case one of step 3, with its moments, the sums of the steps after it, and the weights then."""
     for case in cases:
-        config = config_of(case, base, base / "-".join(case))
-        setup = set_up_alone(config)
-        engine = build_engine(setup.model, setup.deepspeed_settings, config.learning_rate, config.weight_decay)
+        setup, engine = start_engine(config_of(case, base, base / "-".join(case)))
         train(setup, engine, 0, HOP)
         state = {"step": HOP, "world_size": setup.layout.world}
         Writer(setup.folder / "checkpoints", setup.rank).save(engine, state)

@@ -6,6 +6,7 @@ import torch
 from scipy.stats import chisquare
 from transformers import ElectraConfig, ElectraForMaskedLM, ElectraForPreTraining, ElectraForSequenceClassification
 
+from benchmarks.peers.case import pad_rows, split_rows
 from data_pipeline.core.errors import KinspanError
 from objectives.rtd import mask_for_generator
 from pretrain.batches import to_tensors
@@ -61,24 +62,16 @@ def padded(row, starts):
 def reference(models, batch):
     """The three mean losses: padded rows, noise by NumPy's searchsorted, transformers' own loss functions."""
     generator, classifier, detector = models
-    attention = padded(np.ones(batch.num_tokens), batch.starts)
-    real = attention.bool()
-    types = padded(batch.token_type_ids, batch.starts)
-    labels = np.full(batch.num_tokens, -100)
-    labels[batch.masked_positions] = batch.masked_labels
-    rows = {"attention_mask": attention, "token_type_ids": types}
-    filled = generator(
-        input_ids=padded(batch.input_ids, batch.starts),
-        labels=padded(labels, batch.starts).masked_fill(~real, -100),
-        **rows,
-    )
+    rows = pad_rows(split_rows(batch), pad_id=0)
+    labels, pair_labels = rows.pop("labels"), rows.pop("pair_labels")
+    filled, real = generator(labels=labels, **rows), rows["attention_mask"].bool()
     chances = filled.logits[real][batch.masked_positions].detach().double().softmax(-1).numpy()
     sampled = [np.searchsorted(np.cumsum(p), u, side="right") for p, u in zip(chances, batch.noise, strict=True)]
     original, ids = batch.input_ids.copy(), batch.input_ids.copy()
     original[batch.masked_positions], ids[batch.masked_positions] = batch.masked_labels, sampled
     rows["input_ids"] = padded(ids, batch.starts)
     detected = detector(labels=padded(ids != original, batch.starts), **rows)
-    pair = classifier(labels=torch.from_numpy(batch.labels).float()[:, None], **rows)
+    pair = classifier(labels=pair_labels[:, None], **rows)
     return filled.loss, detected.loss, pair.loss
 
 
@@ -171,10 +164,6 @@ def test_sizes_that_cannot_be_meant_are_refused(text):
         parse_size_factor(text)
 
 
-def words_of(model):
-    return model.generator.electra.embeddings.word_embeddings.weight
-
-
 @pytest.mark.parametrize("sharing", ["tied", "disentangled"])
 def test_fresh_embeddings_give_way_to_loaded_ones(sharing, weights, make_model):
     discriminator, generator = weights(ElectraForPreTraining), weights(ElectraForMaskedLM, 2)
@@ -185,7 +174,7 @@ def test_fresh_embeddings_give_way_to_loaded_ones(sharing, weights, make_model):
         loaded = model_class.from_pretrained(next(f for f in folders if f in (discriminator, generator)))
         words = loaded.electra.embeddings.word_embeddings.weight
         model, _ = load_replaced_token_model(*folders, sharing, seed=3)
-        assert torch.equal(words_of(model), words)
+        assert torch.equal(model.generator.electra.embeddings.word_embeddings.weight, words)
         assert torch.equal(table(model), words)
 
 

@@ -1,8 +1,6 @@
 """Each family from its config to a release, and the tokenizers that the families use."""
 
 import pytest
-import torch
-from safetensors.torch import load_file
 
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.corpus import Corpus
@@ -12,10 +10,8 @@ from pretrain.modeling.pair_model import load_model
 from pretrain.release.release import release
 from pretrain.run import pretrain
 from tests.cases import mark_slow
-from tests.pretrain.steps import make_run
+from tests.pretrain.steps import make_run, read_weights
 from tests.synthetic import write_unigram
-
-CPU = torch.device("cpu")
 
 
 @pytest.mark.parametrize("family", mark_slow(FAMILIES, ("electra", "distilbert", "deberta-v2", "modernbert")))
@@ -28,7 +24,7 @@ def test_trained_checkpointed_and_released(family, make_model, tiny_corpus, tmp_
     assert summary["last_validation"]["mlm_loss"] < summary["first_validation"]["mlm_loss"]
 
     trained, _ = load_model(str(small), seed=1)
-    weights = load_file(str(tmp_path / "run/checkpoints/step-00000008/weights.safetensors"))
+    weights = read_weights(tmp_path / "run", 8)
     lost = trained.eval().load_state_dict(weights, strict=False)
     assert not lost.unexpected_keys
     assert {n for n, _ in trained.named_parameters()} == weights.keys()

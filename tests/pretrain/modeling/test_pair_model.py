@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pytest
 import torch
-from torch.nn.utils.rnn import pad_sequence
 from transformers import (
     AutoConfig,
     AutoModelForMaskedLM,
@@ -14,6 +13,7 @@ from transformers import (
     BertForMaskedLM,
 )
 
+from benchmarks.peers.case import pad_rows, split_rows
 from data_pipeline.core.errors import KinspanError
 from pretrain.batches import to_tensors
 from pretrain.modeling.families import FAMILIES
@@ -25,17 +25,10 @@ CPU = torch.device("cpu")
 
 def unpacked(model, batch):
     """The pair and vocabulary logits of transformers' own classes, on the same pairs in padded rows."""
-    lengths = torch.from_numpy(batch.starts).diff()
-    ids = torch.from_numpy(batch.input_ids).long().split(lengths.tolist())
-    types = torch.from_numpy(batch.token_type_ids).long().split(lengths.tolist())
-    pad = torch.nn.utils.rnn.pad_sequence
-    filler = model.config.pad_token_id
-    inputs = {
-        "input_ids": pad(list(ids), batch_first=True, padding_value=filler),
-        "attention_mask": pad([torch.ones(n, dtype=torch.long) for n in lengths.tolist()], batch_first=True),
-    }
+    padded, names = pad_rows(split_rows(batch), model.config.pad_token_id), ["input_ids", "attention_mask"]
     if model.config.model_type not in ("distilbert", "mpnet", "modernbert"):
-        inputs["token_type_ids"] = pad(list(types), batch_first=True)
+        names.append("token_type_ids")
+    inputs = {name: padded[name] for name in names}
     classifier = AutoModelForSequenceClassification.from_config(model.config, attn_implementation="eager")
     classifier.load_state_dict(model.classifier.state_dict())
     masked_lm = AutoModelForMaskedLM.from_config(model.config, attn_implementation="eager")
@@ -76,19 +69,10 @@ def test_losses_and_gradients_are_those_of_transformers_own_classes(make_model, 
     masked_lm.roberta = classifier.roberta
     masked_lm.lm_head.load_state_dict(model.mlm_head.lm_head.state_dict())
     masked_lm.lm_head.decoder.weight = classifier.get_input_embeddings().weight
-    lengths = np.diff(batch.starts).tolist()
-    labels = np.full(batch.num_tokens, -100)
-    labels[batch.masked_positions] = batch.masked_labels
-    ids, types, labels, mask = (
-        pad_sequence(list(torch.from_numpy(row).long().split(lengths)), batch_first=True, padding_value=filler)
-        for row, filler in (
-            *[(batch.input_ids, model.config.pad_token_id), (batch.token_type_ids, 0), (labels, -100)],
-            (np.ones(batch.num_tokens), 0),
-        )
-    )
-    rows = {"input_ids": ids, "token_type_ids": types, "attention_mask": mask}
+    rows = pad_rows(split_rows(batch), model.config.pad_token_id)
+    labels, pair_labels = rows.pop("labels"), rows.pop("pair_labels")
     mlm = masked_lm(labels=labels, **rows).loss
-    pair = classifier(labels=torch.from_numpy(batch.labels).float()[:, None], **rows).loss
+    pair = classifier(labels=pair_labels[:, None], **rows).loss
     (mlm + pair).backward()
 
     sums = dict(zip(model.sum_names, stats.tolist(), strict=True))

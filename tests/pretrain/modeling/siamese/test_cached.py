@@ -113,10 +113,7 @@ def largest_difference(ours, reference):
     )
 
 
-CASES = [(0, True), (2, True), (0, False)]
-
-
-@pytest.mark.parametrize(("own_negatives", "dropout"), CASES)
+@pytest.mark.parametrize(("own_negatives", "dropout"), [(0, True), (2, True), (0, False)])
 def test_the_cached_gradient_is_the_plain_one(own_negatives, dropout, make_model, make_texts, monkeypatch):
     model, _ = load_siamese_model(str(make_model(initializer_range=0.2)), 3)
     model.train(dropout)
