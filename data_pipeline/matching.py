@@ -1,22 +1,14 @@
-"""Compares texts as readers see them, and finds known sentences in running text by hashes of their n-grams of words.
+"""Compares texts as readers see them.
 
 Both sides are compared in lower case (``fold_characters``) without punctuation, so that it does not matter how either
-was tokenised ("5,000" or "5 , 000"). Sentences of fewer than NGRAM words are not looked for: "He was born in London."
-occurs by chance, not because test data leaked.
+was tokenised ("5,000" or "5 , 000").
 """
 
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import repeat
+from collections.abc import Iterator
 
-import numpy as np
-
-NGRAM = 8  # words
-MIN_LETTERS = 16  # of a sentence that is looked for
 CJK_CHARS = 3  # what ``count_chars`` counts for one
-THRESHOLD = 0.7  # the share of its n-grams that makes a sentence known (Chowdhery et al., 2022, "PaLM", section 8)
 
 # Thai, Lao, Burmese, Khmer, Japanese and Chinese put no spaces between words: there each character counts as a word.
 CJK = "\u3005-\u3007\u3041-\u3096\u30a1-\u30fa\u30fc-\u30fe\u3400-\u4dbf\u4e00-\u9fff\U00020000-\U000323af"
@@ -44,10 +36,6 @@ _WIDE_CHARACTER = re.compile("[\u1100-\u11ff\u2e80-\ua4cf\ua960-\ua97f\uac00-\ud
 _RUN_OR_WORD = re.compile(rf"([{_PAIRED}]+)|[^\W{_PAIRED}]+(?:[{MARKS}{_INVISIBLE}]+[^\W{_PAIRED}]*)*")
 _WORD_OR_END = re.compile(rf"[^\W_{UNSPACED}]+(?:[{MARKS}]+[^\W_{UNSPACED}]*)*|[{UNSPACED}]|\n")
 _BRACKETS = re.compile(r"-[LR][RCS]B-")  # the Penn Treebank's ( ) { } [ ]
-_END = 1  # the word id of a paragraph's end; 0 is that of any word that is in no sentence
-
-# The hash of a window is the sum of its words' ids, each times an odd 64-bit number, modulo 2^64.
-_MULTIPLIERS = np.random.default_rng(13).integers(2**62, 2**63, NGRAM, dtype=np.uint64) | np.uint64(1)
 
 
 def fold_characters(text: str) -> str:
@@ -109,72 +97,3 @@ def fold_words(text: str) -> str:
     """Returns the words of a text without case, accents and punctuation; "" if it has none."""
     decomposed = unicodedata.normalize("NFKD", undo_treebank(text))
     return " ".join(split_words("".join(c for c in decomposed if unicodedata.category(c) != "Mn")))
-
-
-class HashSet:
-    """Holds hashes to look for. A table of their first bits rules out most other hashes quickly."""
-
-    def __init__(self, hashes: np.ndarray) -> None:
-        self.sorted = np.unique(hashes)
-        bits = max(16, len(self.sorted).bit_length() + 4)
-        self.shift = np.uint64(64 - bits)
-        self.table = np.zeros(2**bits, dtype=bool)
-        self.table[self.sorted >> self.shift] = True
-
-    def find(self, hashes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the positions of ``hashes`` that are in the set, and the index in ``self.sorted`` of each."""
-        positions = np.flatnonzero(self.table[hashes >> self.shift])
-        indices = np.searchsorted(self.sorted, hashes[positions])
-        found = self.sorted[np.minimum(indices, len(self.sorted) - 1)] == hashes[positions]
-        return positions[found], indices[found]
-
-
-@dataclass(frozen=True)
-class Sentences:
-    """Holds N sentences to look for, by their M n-grams of words.
-
-    is_long_enough: ``[N]`` whether the sentence is looked for
-    word_ids: a random 64-bit number for each of their words
-    grams:   hashes of their distinct n-grams
-    gram_of: ``[M]`` the index of each n-gram in ``grams.sorted``
-    row_of:  ``[M]`` ascending, the index of the n-gram's sentence
-    """
-
-    is_long_enough: np.ndarray
-    word_ids: dict[str, int]
-    grams: HashSet
-    gram_of: np.ndarray
-    row_of: np.ndarray
-
-    def find_grams(self, words: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the index in ``grams.sorted`` of each n-gram that occurs, and the index of the paragraph it is in."""
-        word_ids = _get_word_ids(words, self.word_ids)
-        positions, indices = self.grams.find(_hash_words(word_ids))
-        return indices, np.searchsorted(np.flatnonzero(word_ids == _END), positions)
-
-
-def make_sentences(sentences: Sequence[list[str]]) -> Sentences:
-    """Prepares sentences, each a list of words as ``split_words`` returns them, to be looked for."""
-    is_long_enough = np.array([len(s) >= NGRAM and count_chars("".join(s)) >= MIN_LETTERS for s in sentences], bool)
-    kept = [words for words, keep in zip(sentences, is_long_enough, strict=True) if keep]
-    vocabulary = sorted({word for words in kept for word in words})
-    drawn = np.random.default_rng(8).integers(2, 2**63, len(vocabulary))
-    word_ids = dict(zip(vocabulary, drawn.tolist(), strict=True)) | {"\n": _END}
-    hashes = [_hash_words(_get_word_ids(words, word_ids)) for words in kept]
-    rows = np.repeat(np.flatnonzero(is_long_enough), [len(h) for h in hashes])
-    flat = np.concatenate([np.empty(0, dtype=np.uint64), *hashes])
-    grams = HashSet(flat)
-    return Sentences(is_long_enough, word_ids, grams, np.searchsorted(grams.sorted, flat), rows)
-
-
-def _get_word_ids(words: list[str], word_ids: dict[str, int]) -> np.ndarray:
-    return np.fromiter(map(word_ids.get, words, repeat(0)), dtype=np.uint64, count=len(words))
-
-
-def _hash_words(word_ids: np.ndarray) -> np.ndarray:
-    """Returns a hash of each window of NGRAM words."""
-    windows = max(0, len(word_ids) - NGRAM + 1)
-    hashes = np.zeros(windows, dtype=np.uint64)
-    for k in range(NGRAM):
-        hashes += word_ids[k : k + windows] * _MULTIPLIERS[k]
-    return hashes

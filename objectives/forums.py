@@ -39,18 +39,6 @@ make_forum_objective = partial(
 )
 
 
-class _Others:
-    """Holds the anchors ``[n]``, the number of questions, and that no negative is hard, ``[n, 1]``."""
-
-    def __init__(self, anchors: np.ndarray, count: int) -> None:
-        self.anchors, self.count, self.hard = anchors, count, np.zeros((len(anchors), 1), dtype=bool)
-
-    def walk_outside(self, row: int) -> Iterator[int]:
-        """Yields the questions after the anchor."""
-        for step in range(1, min(MAX_WALKED, self.count)):
-            yield int((self.anchors[row] + step) % self.count)
-
-
 def sample_questions(
     block: Block,
     anchors: np.ndarray,
@@ -67,10 +55,10 @@ def sample_questions(
     """
     anchors = anchors.astype(np.int64)
     positive = make_spans(anchors, *b)
-    pool = _Others(anchors, len(block.paragraph))
+    count, hard = len(block.paragraph), np.zeros((len(anchors), 1), dtype=bool)
 
     def draw(attempt: int) -> Spans:
-        drawn = draw_below(random_bits[:, attempt], np.full_like(anchors, pool.count - 1))
+        drawn = draw_below(random_bits[:, attempt], np.full_like(anchors, count - 1))
         return make_spans((drawn + (drawn >= anchors))[:, None], *b)
 
     def rejects(rows: np.ndarray, texts: Spans) -> np.ndarray:
@@ -84,4 +72,7 @@ def sample_questions(
     def cut(row: int, paragraph: int) -> Spans:
         return make_spans(np.array([paragraph]), *b)
 
-    return assemble(block, make_spans(anchors, *a), positive, pool, draw, rejects, cut, NO_OTHER_TEXT)
+    def walk_outside(row: int) -> Iterator[int]:  # the questions after the anchor
+        return (int((anchors[row] + step) % count) for step in range(1, min(MAX_WALKED, count)))
+
+    return assemble(block, make_spans(anchors, *a), positive, hard, draw, rejects, cut, walk_outside, NO_OTHER_TEXT)

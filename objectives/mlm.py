@@ -9,9 +9,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-PROBABILITY = 0.15
-AS_MASK, AS_RANDOM = 0.8, 0.1
-
 
 @dataclass(frozen=True)
 class MaskedLM:
@@ -23,10 +20,10 @@ class MaskedLM:
 
     mask_id: int
     vocab_size: int
-    probability: float = PROBABILITY
+    probability: float = 0.15
     continues: np.ndarray | None = None
-    as_mask: float = AS_MASK
-    as_random: float = AS_RANDOM
+    as_mask: float = 0.8
+    as_random: float = 0.1
     draws_noise: bool = False
 
     @property

@@ -6,7 +6,6 @@ a paragraph is drawn for each slot of an anchor, in proportion to the weights; t
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import numpy as np
 
@@ -135,31 +134,25 @@ class Pool:
                 yield int(self.index.paragraphs[self.index.first[self.classes[row, k]] + position])
 
 
-class SlotSource(Protocol):
-    """Says which slots of ``assemble`` are hard, and which paragraphs to try when all draws failed."""
-
-    @property
-    def hard(self) -> np.ndarray: ...
-
-    def walk_outside(self, row: int) -> Iterator[int]: ...
-
-
 def assemble(
     block: Block,
     a: Spans,
     positive: Spans,
-    pool: SlotSource,
+    hard: np.ndarray,
     draw: Callable[[int], Spans],
     rejects: Callable[[np.ndarray, Spans], np.ndarray],
     cut: Callable[[int, int], Spans],
+    walk_outside: Callable[[int], Iterator[int]],
     complaint: str = NO_NEGATIVE,
 ) -> Pairs:
-    """Returns the pairs of each anchor: the positive, then a negative for each slot of ``pool``.
+    """Returns the pairs of each anchor: the positive, then a negative for each slot.
 
     a, positive: ``[n]``
+    hard:    ``[n, k]`` which slots are filled from the anchor's document
     draw:    index of a try -> a negative for each slot, ``[n, k]``
     rejects: (rows ``[m]``, texts ``[m]``) -> which of the texts cannot be negatives of the row's anchor, ``[m]``
     cut:     (row, paragraph) -> all texts ``[m]`` that a negative of this paragraph could be; for when all tries failed
+    walk_outside: row -> the paragraphs that are cut then
     """
     negative = draw(0)
     rows, slots = negative.paragraph.shape
@@ -169,11 +162,11 @@ def assemble(
         cells = cells[0][wrong], cells[1][wrong]
         if not len(cells[0]) or attempt == TRIES:
             break
-        cells = _add_other_hard(pool, cells)
+        cells = _add_other_hard(hard, cells)
         negative.put(cells, draw(attempt)[cells])
-    kind = np.where(pool.hard, HARD, EASY).astype(np.int8)
+    kind = np.where(hard, HARD, EASY).astype(np.int8)
     for row, slot in zip(*(x.tolist() for x in cells), strict=True):  # all tries failed: search other documents
-        for paragraph in pool.walk_outside(row):
+        for paragraph in walk_outside(row):
             texts = cut(row, paragraph)
             valid = np.flatnonzero(~rejects(np.full(len(texts.paragraph), row), texts))
             if len(valid):
@@ -209,10 +202,10 @@ def list_spans(paragraph: int, num_sentences: int, size: int) -> Spans:
     return Spans(np.full_like(start, paragraph), start, start + size)
 
 
-def _add_other_hard(pool: SlotSource, cells: Cells) -> Cells:
+def _add_other_hard(hard: np.ndarray, cells: Cells) -> Cells:
     """Adds the other hard negative where one is drawn again: only drawn together are they different paragraphs."""
-    chosen = np.zeros(pool.hard.shape, dtype=bool)
+    chosen = np.zeros(hard.shape, dtype=bool)
     chosen[cells] = True
-    hard = pool.hard[:, :MAX_HARD]
+    hard = hard[:, :MAX_HARD]
     chosen[:, :MAX_HARD] |= (chosen[:, :MAX_HARD] & hard).any(axis=1, keepdims=True) & hard
     return np.nonzero(chosen)  # type: ignore[return-value]

@@ -60,7 +60,7 @@ def sample(block: Block, anchors: np.ndarray, random_bits: np.ndarray) -> Pairs:
         return spans.map(lambda array: np.roll(array, -1))  # the paragraph's first text last
 
     anywhere = replace(pool, weights=(classes + 2 >= total - size).astype(np.int64))
-    return assemble(block, a, positive, anywhere, draw, rejects, cut)
+    return assemble(block, a, positive, pool.hard, draw, rejects, cut, anywhere.walk_outside)
 
 
 def _draw_positive(

@@ -65,7 +65,7 @@ def sample(block: Block, anchors: np.ndarray, random_bits: np.ndarray, matched: 
     def cut(row: int, paragraph: int) -> Spans:
         return block.take_whole(np.array([paragraph]))
 
-    return assemble(block, a, positive, pool, draw, rejects, cut)
+    return assemble(block, a, positive, pool.hard, draw, rejects, cut, pool.walk_outside)
 
 
 class ByLength:

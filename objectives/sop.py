@@ -9,8 +9,6 @@ anchor is a paragraph of at least two sentences, and makes two pairs:
 The counts of both spans are drawn alike: otherwise the longer one would tell the order.
 """
 
-from itertools import pairwise
-
 import numpy as np
 
 from data_pipeline.core.errors import KinspanError
@@ -18,7 +16,7 @@ from data_pipeline.sampling.block import Block, Spans, join_columns
 from data_pipeline.sampling.pairs import HARD, POSITIVE, Objective, Pairs
 from data_pipeline.sampling.random_bits import draw_below
 
-from .negatives import MAX_WALKED, find_equal_texts
+from .negatives import MAX_WALKED, find_equal_texts, list_spans
 
 MAX_SPAN = 4  # sentences
 TRIES, PER_TRY = 4, 3
@@ -59,10 +57,10 @@ def _search(block: Block, anchor: int) -> tuple[Spans, Spans]:
     """Returns two consecutive sentences that differ, of the anchor or of the first paragraph after it that has some."""
     for step in range(min(MAX_WALKED, len(block.paragraph))):
         paragraph = (anchor + step) % len(block.paragraph)
-        for first, second in pairwise(range(int(block.num_sentences[paragraph]))):
-            spans = [Spans(*(np.array([x]) for x in (paragraph, k, k + 1))) for k in (first, second)]
-            if not find_equal_texts(block, *spans)[0]:
-                return spans[0][0], spans[1][0]
+        spans = list_spans(paragraph, int(block.num_sentences[paragraph]), 1)
+        differ = np.flatnonzero(~find_equal_texts(block, spans[:-1], spans[1:]))
+        if len(differ):
+            return spans[differ[0]], spans[differ[0] + 1]
     shard, document, _ = block.locate(anchor)
     raise KinspanError(
         f"document {shard.document_id(document)}: its sentences, and those of the documents after it, are one text "

@@ -74,7 +74,7 @@ def sample(
         sentences = int(block.num_sentences[paragraph])
         return _cut_out(block, list_spans(paragraph, sentences, min(int(size[row]), sentences - 1)))
 
-    return assemble(block, a, positive, pool, draw, rejects, cut)
+    return assemble(block, a, positive, pool.hard, draw, rejects, cut, pool.walk_outside)
 
 
 def _draw_span(block: Block, paragraphs: np.ndarray, size: np.ndarray, random_bits: np.ndarray) -> Spans:

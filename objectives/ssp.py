@@ -63,7 +63,7 @@ def sample(block: Block, anchors: np.ndarray, random_bits: np.ndarray, matched: 
         size = min(int(positive.end[row] - positive.start[row]), sentences)  # shorter only where drawn freely
         return list_spans(paragraph, sentences, size)
 
-    return assemble(block, a, positive, pool, draw, rejects, cut)
+    return assemble(block, a, positive, pool.hard, draw, rejects, cut, pool.walk_outside)
 
 
 def _draw_positive(block: Block, anchors: np.ndarray, random_bits: np.ndarray, matched: bool) -> tuple[Spans, Spans]:

@@ -23,21 +23,12 @@ from data_pipeline.sampling.order import TooFewDocuments
 from data_pipeline.sampling.stream import PairStream
 from objectives.mlm import MaskedLM
 from objectives.rtd import mask_for_generator
+from pretrain.engine import run_folder
 from pretrain.engine.deepspeed_config import read_deepspeed_config, zero_stage
 from pretrain.engine.device import DTYPES, choose_precision
 from pretrain.engine.engine import HIGH_RATE, complete_settings, start_distributed
 from pretrain.engine.layout import Layout
 from pretrain.engine.ranks import broadcast_from_rank_0, gather, make_first_on_each_machine
-from pretrain.engine.run_folder import (
-    ADVICE,
-    CHECKPOINTS,
-    RUN,
-    SUMMARY,
-    check_shared,
-    claim_folder,
-    open_folder,
-    write_record,
-)
 from pretrain.engine.schedule import OPEN_ENDED, Schedule, make_schedule
 from pretrain.engine.world import read_launcher_variables
 from pretrain.modeling.adapters.model import AdapterModel, load_adapter_model
@@ -103,7 +94,7 @@ def begin(config: PretrainConfig) -> Path:
     if num_gpus > 1 and read_launcher_variables()[2] == 1 and "pretrain" in program:
         command = f"deepspeed {PROJECT_ROOT / 'launch/pretrain.py'} {shlex.join(sys.argv[1:])}"
         log.info("one of %d GPUs is used; for all of them: %s", num_gpus, command)
-    return open_folder(config.output_dir)
+    return run_folder.open_folder(config.output_dir)
 
 
 def set_up(config: PretrainConfig) -> Setup:
@@ -126,7 +117,7 @@ def set_up(config: PretrainConfig) -> Setup:
     model, new_parts = make_first_on_each_machine(
         local_rank, lambda: load_trained(config, model_name, token_loss, mixture)
     )
-    fingerprint = fingerprint_once_per_machine(model, rank, local_rank)
+    fingerprint = fingerprint_once_per_machine(model, local_rank)
     notes += [*new_parts, *find_unused_flags(config, token_loss)]
     earlier = broadcast_from_rank_0(partial(_read_settings, Path(config.output_dir)))
     if config.mlm_weight is None:
@@ -204,8 +195,8 @@ def _set_numerics(config: PretrainConfig) -> None:
 
 def _read_settings(folder: Path) -> JsonObject:
     """Returns the settings of a run that has checkpoints, else none."""
-    under_way = (folder / RUN).exists() and any((folder / CHECKPOINTS).glob("step-*[0-9]"))
-    return read_object(folder / RUN, ADVICE).get("settings", {}) if under_way else {}
+    under_way = (folder / run_folder.RUN).exists() and any((folder / run_folder.CHECKPOINTS).glob("step-*[0-9]"))
+    return read_object(folder / run_folder.RUN, run_folder.ADVICE).get("settings", {}) if under_way else {}
 
 
 def _check_same_on_all_ranks(setup: Setup) -> None:
@@ -217,7 +208,7 @@ def _check_same_on_all_ranks(setup: Setup) -> None:
         for key, value in all_facts[0].items():
             if facts[key] != value:
                 raise KinspanError(f"rank {rank} would train another run: its {key} is {facts[key]}, not {value}")
-    check_shared(setup.folder)
+    run_folder.check_shared(setup.folder)
 
 
 def choose_token_loss(config: PretrainConfig, model_name: str, family: str) -> str:
@@ -248,10 +239,9 @@ def _load_tokenizer(model_name: str, local_rank: int) -> tuple[PreTrainedTokeniz
     return tokenizers.load_tokenizer(model_name), family
 
 
-def fingerprint_once_per_machine(model: TrainedModel, rank: int, local_rank: int) -> str:
+def fingerprint_once_per_machine(model: TrainedModel, local_rank: int) -> str:
     """Returns a hash of the initial weights, computed by each machine's first rank; they must be equal."""
-    is_first = rank == 0 or local_rank == 0
-    fingerprints = gather(fingerprint_weights(model, *_list_configs(model).values()) if is_first else None)
+    fingerprints = gather(None if local_rank else fingerprint_weights(model, *_list_configs(model).values()))
     for index, fingerprint in enumerate(fingerprints):
         if fingerprint not in (None, fingerprints[0]):
             raise KinspanError(f"--model: rank {index} starts from other weights than rank 0")
@@ -329,7 +319,7 @@ def _claim(setup: Setup) -> None:
     """Claims the output folder and writes configs and tokenizer to it, unless it already is this run's."""
     if setup.facts["changed"]:
         check_resumption(setup.folder, setup.facts, setup.schedule)
-    is_new = claim_folder(setup.folder, setup.facts)
+    is_new = run_folder.claim_folder(setup.folder, setup.facts)
     if is_new:
         shutil.rmtree(setup.folder / GENERATOR_FOLDER, ignore_errors=True)  # left by a run without a checkpoint
         for name, model_config in _list_configs(setup.model).items():
@@ -341,11 +331,11 @@ def _claim(setup: Setup) -> None:
     if not is_new:
         if note_changes(setup.folder, setup.facts):
             log.info("--resume_with: %s", setup.facts["history"][-1])
-            (setup.folder / SUMMARY).unlink(missing_ok=True)  # it is no longer complete
+            (setup.folder / run_folder.SUMMARY).unlink(missing_ok=True)  # it is no longer complete
         if not setup.facts["changed"]:
             change_length(setup.folder, setup.facts, setup.schedule)
-        if not (setup.folder / SUMMARY).exists():  # settings with may_change may have changed
-            write_record(setup.folder, setup.facts)
+        if not (setup.folder / run_folder.SUMMARY).exists():  # settings with may_change may have changed
+            run_folder.write_record(setup.folder, setup.facts)
 
 
 def _list_configs(model: TrainedModel) -> dict[str, PretrainedConfig]:

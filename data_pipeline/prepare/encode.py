@@ -97,11 +97,6 @@ def make_key(document: Document, text_hash: int) -> bytes:
     return b"".join(hashlib.blake2b(part, digest_size=KEY_BYTES // 2).digest() for part in (group, name))
 
 
-def hash_text(document: Document, paragraph_hashes: list[int]) -> int:
-    """Hashes a document's kept text."""
-    return _hash_all([*paragraph_hashes, *(hash_string(normalise(text)) for text in _list_fields(document))])
-
-
 def _hash_all(hashes: list[int]) -> int:
     return xxh3_64_intdigest(np.array(hashes, dtype=np.uint64).tobytes())
 
@@ -140,7 +135,10 @@ class Encoder:
             kept = _drop_contaminated(self.benchmark, kept, tally)
         if kept:
             nested = [[hash_string(p) for p in paragraphs] for _, paragraphs in kept]
-            text_hashes = [hash_text(document, hashes) for (document, _), hashes in zip(kept, nested, strict=True)]
+            text_hashes = [
+                _hash_all([*hashes, *(hash_string(normalise(text)) for text in _list_fields(document))])
+                for (document, _), hashes in zip(kept, nested, strict=True)
+            ]
             flat = np.fromiter(chain.from_iterable(nested), dtype=np.uint64)
             writer.add(self._make_rows(kept, nested, text_hashes), np.array(text_hashes, dtype=np.uint64), flat)
         return ["\n".join([*paragraphs, *_list_fields(document)]) for document, paragraphs in kept]

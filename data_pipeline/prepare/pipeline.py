@@ -16,6 +16,7 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -130,8 +131,7 @@ def prepare(
         _make_partial_folder(folder, work)
         in_use = f"--output_dir {folder}: another run is writing there: wait for its end, or choose another folder"
         with lock_file(work / "lock", in_use), engine:
-            name, unknown_id = tokenizers.shorten_name(tokenizer.name_or_path), tokenizer.unk_token_id
-            tokens = name, tokenizer_info["fingerprint"], len(tokenizer), unknown_id
+            tokens = tokenizer_info["name"], tokenizer_info["fingerprint"], len(tokenizer), tokenizer.unk_token_id
             plan = PreparePlan(work, input_files.files, settings, rules, *tokens, objectives, decontaminate or [])
             serialized = tokenizer.backend_tokenizer.to_str()  # for workers, which then need no transformers
             encoded = _encode(plan, serialized, engine, input_files, max_rejected)
@@ -169,12 +169,10 @@ def _find_finished(folder: Path, request: dict, max_rejected: float) -> Manifest
     if finished != request:
         raise KinspanError(f"--output_dir {folder} holds a corpus of other documents or settings: choose another")
     refuse_rejected(read_tally, max_rejected)
-    try:
+    with suppress(DamagedFile, FileNotFoundError):  # it is this corpus, but damaged, and is prepared again
         manifest = Corpus(folder).manifest
         if all((folder / s.file).stat().st_size == s.bytes for s in manifest.shards):
             return manifest
-    except (DamagedFile, FileNotFoundError):
-        pass  # it is this corpus, but damaged, and is prepared again
     (folder / "partial").mkdir(exist_ok=True)  # marks the corpus as unfinished
     (folder / "manifest.json").unlink()
     return None

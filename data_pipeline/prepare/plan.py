@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from data_pipeline.sampling.pairs import Objective
 
@@ -21,13 +21,7 @@ from .spill import Buckets
 OUTPUT_VERSION = 10  # of the first stage's files; files of another version are not reused
 MIN_GROUP, MAX_GROUP = 1 << 20, 1 << 26  # bytes of small files that share a task
 MIN_BUCKET, MAX_BUCKET = 1 << 24, 1 << 27  # bytes of encoded documents that are shuffled in memory at a time
-
-
-class Piece(NamedTuple):
-    """A file, or a part of it."""
-
-    file: InputFile
-    part: FilePart | None
+Piece = tuple[InputFile, FilePart | None]  # a file, or a part of it
 
 
 @dataclass(frozen=True)
@@ -64,7 +58,7 @@ def cut_tasks(files: list[InputFile], settings: str) -> list[InputTask]:
     for file in files:
         parts = find_parts(file.name, file.size)
         size = max(1, estimate_text(file.name, file.size) // max(1, len(parts)))
-        pieces += [(Piece(file, part), size) for part in parts]
+        pieces += [((file, part), size) for part in parts]
     target = min(max(sum(size for _, size in pieces) // 1024, MIN_GROUP), MAX_GROUP)
     limit = 1 << (target.bit_length() - 1)  # a power of two, which stays the same when the input grows a little
     groups: list[list[Piece]] = []
@@ -76,7 +70,7 @@ def cut_tasks(files: list[InputFile], settings: str) -> list[InputTask]:
             sizes.append(0)
         groups[-1].append(piece)
         sizes[-1] += size
-        name = piece.file.name.encode("utf-8", "surrogateescape")
+        name = piece[0].name.encode("utf-8", "surrogateescape")
         is_full = zlib.crc32(name) / 2**32 * limit < 2 * size
     tasks = []
     for group, size in zip(groups, sizes, strict=True):

@@ -111,8 +111,7 @@ def remove_paragraphs(rows: pa.RecordBatch, kept: np.ndarray) -> tuple[pa.Record
     if not kept.all():
         tokens = pa.ListArray.from_arrays(pa.array(starts), column.flatten().filter(pa.array(kept)))
         index = rows.schema.get_field_index("tokens")
-        columns = [*rows.columns[:index], tokens, *rows.columns[index + 1 :]]
-        rows = pa.RecordBatch.from_arrays(columns, schema=rows.schema)
+        rows = rows.set_column(index, rows.schema.field(index), tokens)
     return rows, np.diff(starts)
 
 

@@ -24,11 +24,6 @@ def get_usable_counts(corpus: Corpus, objective: Objective, split: str) -> tuple
     return tuple(c["anchors"] for c in counts), tuple(c["documents"] for c in counts)
 
 
-def lacks_column(corpus: Corpus, objective: Objective) -> bool:
-    """Returns whether a corpus was prepared without the column that an objective reads."""
-    return bool(objective.column) and objective.column not in corpus.shard(0).rows.schema.names
-
-
 def _get_counts(corpus: Corpus, number: int, objective: Objective, split: str) -> dict[str, int]:
     info = corpus.manifest.shards[number]
     if objective.name in info.usable:

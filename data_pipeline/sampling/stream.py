@@ -11,7 +11,7 @@ from data_pipeline.core.errors import KinspanError
 from data_pipeline.corpus import Corpus
 from data_pipeline.tokenizers import PairTemplate
 
-from .anchors import get_usable_counts, lacks_column, open_block
+from .anchors import get_usable_counts, open_block
 from .batch import Batch, concatenate
 from .block import Block, Spans
 from .block_cache import BlockCache
@@ -186,10 +186,7 @@ class PairStream:
 
     def batch(self, first: int, count: int) -> Batch:
         """Returns examples ``first .. first + count``, packed and masked."""
-        parts = [
-            self._pack(list(self.pairs(start, min(CHUNK, first + count - start))), start, first + count)
-            for start in range(first, first + count, CHUNK)
-        ]
+        parts = [self._pack(k, min(CHUNK, first + count - k)) for k in range(first, first + count, CHUNK)]
         return parts[0] if len(parts) == 1 else concatenate(parts)
 
     def count_tokens(self, first: int, count: int) -> np.ndarray:
@@ -197,7 +194,7 @@ class PairStream:
         counts = []
         for start in range(first, first + count, CHUNK):
             n = min(CHUNK, first + count - start)
-            lengths, _ = self._measure(list(self.pairs(start, n)), start, n)
+            _, lengths, _ = self._measure(start, n)
             counts.append(sum(self._cut(lengths)) + self.sequences_per_pair * self.template.num_special)
         return np.concatenate(counts)
 
@@ -206,19 +203,19 @@ class PairStream:
         room = self.max_length - self.template.num_special
         return tuple(np.minimum(x, room) for x in lengths) if self.separate_texts else cut_longest_first(lengths, room)
 
-    def _measure(self, parts: list[PairRows], first: int, n: int) -> tuple[tuple[np.ndarray, ...], list[list[Runs]]]:
-        """Returns the length of each text before the cut, and for each of ``parts`` the runs of its texts."""
+    def _measure(self, first: int, n: int) -> tuple[list[PairRows], tuple[np.ndarray, ...], list[list[Runs]]]:
+        """Returns the pairs, the length of each text before the cut, and for each part the runs of its texts."""
+        parts = list(self.pairs(first, n))
         full_lengths = tuple(np.empty(n, dtype=np.int64) for _ in range(self.num_texts))
         runs = [[rows.block.find_runs(spans) for spans in rows.texts] for rows in parts]
         for rows, text_runs in zip(parts, runs, strict=True):
             for length, bounds in zip(full_lengths, text_runs, strict=True):
                 length[rows.index - first] = sum(stop - start for start, stop in bounds)
-        return full_lengths, runs
+        return parts, full_lengths, runs
 
-    def _pack(self, parts: list[PairRows], first: int, end: int) -> Batch:
+    def _pack(self, first: int, n: int) -> Batch:
         """Packs one chunk: lays out a row by the lengths of all pairs, then copies their tokens, part by part."""
-        n = min(CHUNK, end - first)
-        full_lengths, runs = self._measure(parts, first, n)
+        parts, full_lengths, runs = self._measure(first, n)
         kinds, labels, part = (np.empty(n, dtype=dtype) for dtype in (np.int8, np.int8, np.int16))
         for rows in parts:
             at = rows.index - first
@@ -287,7 +284,9 @@ def _order_anchors(part: MixturePart, seed: int, split: str, block_anchors: int)
     anchors, documents = get_usable_counts(part.corpus, part.objective, split)
     lacking = f"corpus {part.corpus.name} has no {split} text for {part.objective.name} ({part.objective.needs})"
     if not sum(anchors):
-        remedy = part.objective.remedy if lacks_column(part.corpus, part.objective) else "prepare more documents"
+        column = part.objective.column
+        lacks_column = column and column not in part.corpus.shard(0).rows.schema.names
+        remedy = part.objective.remedy if lacks_column else "prepare more documents"
         raise TooFewDocuments(f"{lacking}: {remedy}")
     if sum(documents) < MIN_DOCUMENTS:
         raise TooFewDocuments(f"{lacking} in {MIN_DOCUMENTS} documents, which negatives need: prepare more documents")

@@ -75,22 +75,20 @@ def find_linked(shard: Shard) -> np.ndarray:
     linked = np.full(len(shard.rows), -1, dtype=np.int64)
     if "links" not in shard.rows.schema.names:
         return linked
-    links = shard.rows.column("links")
-    names, linked_names = _name_documents(shard)
+    names, linked_names, source = _name_documents(shard)
     target = pc.index_in(linked_names, value_set=names).fill_null(-1).to_numpy()
-    source = np.repeat(np.arange(len(links)), np.diff(_get_offsets(links)))
     is_usable = (target >= 0) & (target != source)
     rows, first = np.unique(source[is_usable], return_index=True)
     linked[rows] = target[is_usable][first]
     return linked
 
 
-def _name_documents(shard: Shard) -> tuple[pa.Array, pa.Array]:
-    """Names documents and link targets by source and id: two files may have the same ids."""
+def _name_documents(shard: Shard) -> tuple[pa.Array, pa.Array, np.ndarray]:
+    """Names documents and link targets by source and id: two files may have the same ids. Adds each link's document."""
     links, source = shard.rows.column("links"), shard.rows.column("source")
-    link_sources = source.take(pa.array(np.repeat(np.arange(len(links)), np.diff(_get_offsets(links)))))
+    rows = np.repeat(np.arange(len(links)), np.diff(_get_offsets(links)))
     join = pc.binary_join_element_wise
-    return join(source, shard.rows.column("id"), "\n"), join(link_sources, links.values, "\n")
+    return join(source, shard.rows.column("id"), "\n"), join(source.take(pa.array(rows)), links.values, "\n"), rows
 
 
 def find_groups(shard: Shard) -> np.ndarray:
@@ -101,11 +99,10 @@ def find_groups(shard: Shard) -> np.ndarray:
     rows = np.arange(len(shard.document_starts) - 1)
     if "links" not in shard.rows.schema.names:
         return rows
-    links = shard.rows.column("links")
-    names = pa.concat_arrays(_name_documents(shard)).dictionary_encode()
+    *parts, linking = _name_documents(shard)
+    names = pa.concat_arrays(parts).dictionary_encode()
     source, target = np.split(names.indices.to_numpy(), [len(rows)])
-    edges = np.repeat(source, np.diff(_get_offsets(links))), target
-    group = connect(*edges, len(names.dictionary))[source]
+    group = connect(source[linking], target, len(names.dictionary))[source]
     _, first, number = np.unique(group, return_index=True, return_inverse=True)
     return first[number]
 

@@ -221,13 +221,9 @@ def without_updates(engine: Engine) -> Iterator[None]:
 def capture_files(engine: Engine, tag: str, without_frozen: bool = False) -> JsonObject:
     """Returns the content of each file that ``engine.save_checkpoint`` would write on this rank, by name."""
     states: JsonObject = {}
-
-    def keep(state_dict: object, path: str) -> None:
-        states[Path(path).as_posix()] = state_dict
-
     previous = engine.checkpoint_engine
     engine.checkpoint_engine = SimpleNamespace(
-        save=keep,
+        save=lambda state_dict, path: states.update({Path(path).as_posix(): state_dict}),
         makedirs=lambda *_, **__: None,
         create=lambda _: None,
         commit=lambda _: None,
@@ -237,8 +233,7 @@ def capture_files(engine: Engine, tag: str, without_frozen: bool = False) -> Jso
     )
     engine._copy_recovery_script = lambda folder: None  # DeepSpeed would copy a script into the checkpoint
     try:
-        options = {"exclude_frozen_parameters": True} if without_frozen else {}
-        engine.save_checkpoint(".", tag=tag, save_latest=False, **options)
+        engine.save_checkpoint(".", tag=tag, save_latest=False, exclude_frozen_parameters=without_frozen)
     finally:
         engine.checkpoint_engine = previous
     return states

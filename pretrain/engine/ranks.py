@@ -110,9 +110,8 @@ def make_first_on_each_machine(local_rank: int, make: Callable[[], Value]) -> Va
                 made.append(make())
             except KinspanError as error:
                 failure = str(error)
-        for message in gather(failure):
-            if message:
-                raise KinspanError(message)
+        if message := next(filter(None, gather(failure)), None):
+            raise KinspanError(message)
     return made[0]
 
 

@@ -149,8 +149,6 @@ def name_sums(
     return (*token_sums, *(f"{objective}/{name}" for objective in objectives for name in pair_sums))
 
 
-def _stack(*values: Tensor | int) -> Tensor:
-    device = next(v.device for v in values if isinstance(v, Tensor))
-    return torch.stack(
-        [v.double() if isinstance(v, Tensor) else torch.full((), float(v), device=device).double() for v in values]
-    )
+def _stack(loss: Tensor, *others: Tensor | int) -> Tensor:
+    values = [x.double() if isinstance(x, Tensor) else loss.new_full((), x, dtype=torch.float64) for x in others]
+    return torch.stack([loss.double(), *values])

@@ -1,7 +1,7 @@
 """Plans a run for ``--dry_run``: its length, memory and time, without training, loading weights or writing files."""
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -112,7 +112,6 @@ def make_plan(config: PretrainConfig) -> RunPlan:
     model_config, is_built_in = _load_config(name, "--model", notes)
     token_loss = choose_token_loss(config, name, model_config.model_type)
     notes += find_unused_flags(config, token_loss)
-    config = replace(config, mlm_weight=1.0) if config.mlm_weight is None else config
     config = disable_unused_masking(config, token_loss)
     build = partial(_build, config, name, model_config, token_loss, mixture)
     with torch.device("meta"):  # which holds shapes, but no values
@@ -296,9 +295,6 @@ def _format_time(plan: RunPlan) -> list[str]:
     ]
     for gpu in GPU_TYPES:
         peak, flops = PEAK_TFLOPS[gpu] * 1e12, plan.flops * plan.step_tokens
-        cells = []
-        for count in GPU_COUNTS:
-            seconds = plan.steps * estimate_update(flops, encoder, plan.num_parameters, peak, count, network)
-            cells.append(f"{format_time(seconds):>14}")
-        lines.append(f"{gpu:<10}" + "".join(cells))
+        updates = (estimate_update(flops, encoder, plan.num_parameters, peak, n, network) for n in GPU_COUNTS)
+        lines.append(f"{gpu:<10}" + "".join(f"{format_time(plan.steps * seconds):>14}" for seconds in updates))
     return lines

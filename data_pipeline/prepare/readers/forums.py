@@ -41,8 +41,7 @@ _SITE = ".stackexchange.com"
 _END = b"</posts>"
 _LINKS_END = re.compile(rb"</postlinks>|<postlinks\s*/>")
 _BLOCKS = {"p", "li", "blockquote", "div", "ul", "ol", "hr", "pre", "dd", "dt", "td", "th"}
-_HEADINGS = {"h1", "h2", "h3", "h4", "h5", "h6"}
-_DROPPED = {"table", "script", "style", "iframe"} | _HEADINGS
+_DROPPED = {"table", "script", "style", "iframe", "h1", "h2", "h3", "h4", "h5", "h6"}
 _DAMAGE = (OSError, EOFError, ValueError)
 _FRAME = re.compile(rb"(?:\xef\xbb\xbf)?\s*</?(?:\?xml\b|posts\b|!)")  # lines before and after the rows
 

@@ -108,9 +108,8 @@ def _name_fields(header: list[str], row: list[str]) -> dict[str, Any] | Rejected
 def _read_json(source: SourceFile, part: FilePart | None) -> Rows:
     """Reads a list of objects, or a single object."""
     for number, content in read_whole(source, part):
-        objects: Any = content
         if isinstance(content, Rejected):
-            objects = Rejected(f"{content}, or, if its lines are JSON, read it as jsonl:FILE", content.size)
+            objects: Any = Rejected(f"{content}, or, if its lines are JSON, read it as jsonl:FILE", content.size)
         else:
             try:
                 objects = load_json(content)

@@ -20,7 +20,7 @@ def make_files(sizes, suffix=".jsonl"):
 
 @given(SIZES)
 def test_every_byte_is_read_once_and_in_order(sizes):
-    pieces = [(piece.file.name, piece.part) for task in cut_tasks(make_files(sizes), "") for piece in task.pieces]
+    pieces = [(file.name, part) for task in cut_tasks(make_files(sizes), "") for file, part in task.pieces]
     assert list(dict.fromkeys(name for name, _ in pieces)) == [f"{k}.jsonl" for k in range(len(sizes))]
     for k, size in enumerate(sizes):
         parts = [part for name, part in pieces if name == f"{k}.jsonl"]

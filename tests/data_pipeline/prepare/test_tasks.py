@@ -190,7 +190,7 @@ def test_one_task_that_fails_is_named_and_the_next_run_does_it_alone(run, expect
     whole, encoded = InputTask.read, tmp_path / "out/partial/encoded"
 
     def read(self):
-        if "2.jsonl" in self.pieces[0].file.name:
+        if "2.jsonl" in self.pieces[0][0].name:
             raise RuntimeError("cosmic rays")
         return whole(self)
 
