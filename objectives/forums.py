@@ -23,8 +23,8 @@ RUECKLE = (
 )
 MAX_LENGTH = 300  # tokens of a pair (Rücklé et al., 2020, A.1)
 NO_OTHER_TEXT = (
-    "every question that this objective can use has the same text, or is a duplicate of the others, so "
-    "that there are no negatives: choose another objective, or prepare more questions"
+    "every question that this objective can use has the same title or text, or is a duplicate of the "
+    "others, so that there are no negatives: choose another objective, or prepare more questions"
 )
 NUM_DRAWS = -(-TRIES // 4) * 4  # per question: one for each try of the negative
 

@@ -31,7 +31,7 @@ from pretrain.modeling.compilation import compile_encoders
 from pretrain.modeling.losses import LossWeights
 from pretrain.planning.checks import check
 from pretrain.planning.corpora import list_sources
-from pretrain.setup import Setup, set_up
+from pretrain.setup import Setup, keep_mlm_weight, set_up
 from pretrain.step import OUT_OF_MEMORY, start_count_reduction, train_step, try_largest
 
 logger = logging.getLogger(__name__)
@@ -161,7 +161,7 @@ def _try_steps(config: PretrainConfig, output: Path) -> None:
     """Trains for two steps in a temporary folder. Raises KinspanError wherever the run would."""
     folder = output / f"{SHARED}preflight"
     try:
-        setup = set_up(replace(config, output_dir=str(open_folder(folder / "run")), resume_with=[]))
+        setup = set_up(replace(keep_mlm_weight(config), output_dir=str(open_folder(folder / "run")), resume_with=[]))
         facts = setup.facts | {"changed": config.list_resumed()}
         ranks.broadcast_from_rank_0(lambda: check_resumption(output, facts, setup.schedule))
         seconds, tokens = _time_step(setup)

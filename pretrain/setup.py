@@ -99,6 +99,7 @@ def begin(config: PretrainConfig) -> Path:
 
 def set_up(config: PretrainConfig) -> Setup:
     """Loads corpus and model, and claims the output folder. Called after ``begin``."""
+    config = keep_mlm_weight(config)
     sources = list_sources(config)
     mixture = build_mixture(config, sources)
     deepspeed_settings = read_deepspeed_config(config.deepspeed_config)
@@ -119,11 +120,9 @@ def set_up(config: PretrainConfig) -> Setup:
     )
     fingerprint = fingerprint_once_per_machine(model, local_rank)
     notes += [*new_parts, *find_unused_flags(config, token_loss)]
-    earlier = broadcast_from_rank_0(partial(_read_settings, Path(config.output_dir)))
     if config.mlm_weight is None:
         is_fresh = config.pair_weight and any(part.startswith("the masked-LM head") for part in new_parts)
-        weight = earlier.get("mlm_weight", FRESH_MLM_WEIGHT if is_fresh and token_loss == "mlm" else 1.0)
-        config = replace(config, mlm_weight=weight)
+        config = replace(config, mlm_weight=FRESH_MLM_WEIGHT if is_fresh and token_loss == "mlm" else 1.0)
         notes += [f"--mlm_weight {config.mlm_weight:g}, as that head starts fresh"] if config.mlm_weight != 1 else []
     max_length = config.max_length or mixture.max_length
     check_lengths(model, model_name, config.generator, tokenizer, max_length)
@@ -147,7 +146,7 @@ def set_up(config: PretrainConfig) -> Setup:
     schedule = plan_schedule(config, count_steps(config, train), train.epoch_pairs)
     padded = any(pads_sequences(encoder, DTYPES[precision]) for encoder in model.encoders)
     share = math.ceil(config.global_batch_size / world_size)
-    micro = config.micro_batch_size or earlier.get("micro_batch_size")
+    micro = config.micro_batch_size or broadcast_from_rank_0(partial(_read_settings, config)).get("micro_batch_size")
     micro = micro or choose_micro_batch(model, train, precision, stage, share)
     config = replace(config, micro_batch_size=micro)
     layout = Layout(config.global_batch_size, micro, world_size, padded)
@@ -193,8 +192,16 @@ def _set_numerics(config: PretrainConfig) -> None:
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # no code reads it
 
 
-def _read_settings(folder: Path) -> JsonObject:
-    """Returns the settings of a run that has checkpoints, else none."""
+def keep_mlm_weight(config: PretrainConfig) -> PretrainConfig:
+    """Returns the settings with the weight that the run to resume chose: its default depends on what may change."""
+    if not config.resume_with or config.mlm_weight is not None:
+        return config
+    return replace(config, mlm_weight=broadcast_from_rank_0(partial(_read_settings, config)).get("mlm_weight"))
+
+
+def _read_settings(config: PretrainConfig) -> JsonObject:
+    """Returns the settings of the run in the output folder if it has checkpoints, else none."""
+    folder = Path(config.output_dir)
     under_way = (folder / run_folder.RUN).exists() and any((folder / run_folder.CHECKPOINTS).glob("step-*[0-9]"))
     return read_object(folder / run_folder.RUN, run_folder.ADVICE).get("settings", {}) if under_way else {}
 

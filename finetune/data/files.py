@@ -36,13 +36,13 @@ def load_files(place: Path, split: str, columns: dict[str, str]) -> AnswerSet:
     """Reads a split, see ``registry.load_split``."""
     expect_tables(place)
     tables = list_tables(place)
+    if split == "train" and (unread := [path.name for path in _list_all_tables(place) if path not in tables]):
+        log.info("%s: no train, dev or test by name, so not read: %s", place, ", ".join(unread))
     if not has_splits(place):
         data = load_unsplit(place, columns)
     elif named := [path for path in tables if _name_split(path) == split]:
         if len(named) > 1:
             raise KinspanError(f"{place}: both {named[0].name} and {named[1].name} are there: keep one")
-        if split == "train" and (unread := [path.name for path in _list_all_tables(place) if path not in tables]):
-            log.info("%s: no train, dev or test by name, so not read: %s", place, ", ".join(unread))
         return _load_table(named[0], split, columns)
     else:
         raise MissingSplit(f"files={place}: no split {split}: no {split}.jsonl, .csv, .tsv or .parquet")

@@ -82,7 +82,7 @@ def format_per_question(systems: dict[str, Figures], question_ids: Sequence[str]
 
 def name_folders(names: Sequence[str]) -> list[str]:
     """Returns a folder name for each system: the last two parts of its path, after a number if two are equal."""
-    paths = [os.path.abspath(name) if os.path.isdir(name) else name for name in names]
+    paths = [name if Path(name).name and ".." not in Path(name).parts else os.path.abspath(name) for name in names]
     folders = [re.sub(r"[^\w.-]+", "_", "-".join(Path(path).parts[-2:])).strip("_") for path in paths]
     counts = Counter(map(str.casefold, folders))
     numbered = enumerate(folders, 1)

@@ -28,10 +28,11 @@ def find_ranker(source: Path) -> Path | None:
     """Returns the ranker's folder: ``source``, or a seed's or an experiment's best by dev MAP; None without one."""
     for folder in (source, source / BEST):
         if (folder / ABOUT).is_file():
-            if (folder.parent / RUN).is_file() and not (folder.parent / SUMMARY).is_file():
-                raise KinspanError(f"{folder.parent} {INCOMPLETE}: run the same command again")
+            parent = folder.resolve().parent
+            if (parent / RUN).is_file() and not (parent / SUMMARY).is_file():
+                raise KinspanError(f"{parent} {INCOMPLETE}: run the same command again")
             return folder
-    seeds = {path.name for path in source.glob("seed-*")}
+    seeds = {path.name for path in source.glob("seed-*") if path.name[5:].isdecimal()}
     if not (source / RESULTS).is_file():
         if seeds:
             raise KinspanError(f"{source} {INCOMPLETE}: run the same command again")
@@ -39,7 +40,7 @@ def find_ranker(source: Path) -> Path | None:
     results = read_object(source / RESULTS, REPAIR)
     try:
         if lacking := seeds - {f"seed-{run['seed']}" for run in results["seeds"]}:
-            raise KinspanError(f"{source / RESULTS} lacks {min(lacking)}: run kinspan finetune with all seeds again")
+            raise KinspanError(f"{source / RESULTS} lacks {min(lacking)}: run all seeds again, or delete that folder")
         best = source / f"seed-{max(results['seeds'], key=lambda run: run[DEV][MAP])['seed']}" / BEST
     except (LookupError, TypeError, ValueError) as error:
         raise KinspanError(f"{source / RESULTS} is damaged ({quote_error(error)}): {REPAIR}") from error

@@ -24,7 +24,7 @@ kinspan evaluate read as files=FOLDER. --kind chooses the candidates of a questi
   duplicate     the question that it duplicates, and similar ones; titles and bodies of both
 Training questions have no candidate of a dev or test question. Duplicates are in the same split, and the answers of
 one are never wrong candidates of another. To keep the texts of dev and test out of a corpus of the same forum, give
-kinspan prepare --validation_share 0.3, without --keep_code, --clean_with and --skip_step: it uses the same hash."""
+kinspan prepare --validation_share 0.3: it uses the same hash."""
 
 EPILOG = """examples:
   kinspan data las --input beer.stackexchange.com.7z --output_dir data/las-beer

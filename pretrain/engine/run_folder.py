@@ -29,7 +29,7 @@ ADVICE = "choose another --output_dir, or delete that folder"
 # The flags behind the facts that identify a run
 FLAGS = {"model_weights": "model", "start": "model", "corpus_content": "corpus", "train": "data", "dev": "data"}
 FLAGS |= {"deepspeed": "deepspeed_config", "precision_used": "precision", "own_objectives": "objective"}
-FORMAT = 4  # version of the folder; raised when a resumed run would draw or count differently
+FORMAT = 5  # version of the folder; raised when a resumed run would draw or count differently
 
 
 def open_folder(name: str | Path) -> Path:

@@ -138,7 +138,7 @@ def _explain_no_pairs(part: MixturePart, split: str) -> str:
     try:
         part.objective.sample(block, block.anchors.astype(np.int64), random_bits)
     except KinspanError:
-        return "there are no negatives: all of its documents share one text or are duplicates"
+        return "there are no negatives: all of its documents share a title or text, or are duplicates"
     return ""
 
 

@@ -135,6 +135,8 @@ def test_a_run_keeps_the_weight_that_it_chose_when_another_one_changes(known, ma
     (tmp_path / "run/checkpoints/step-00000004").mkdir(parents=True)
     changed = PretrainConfig(**settings, pair_weight=0.0, resume_with=["pair_weight=0"])
     assert set_up_alone(changed).config.mlm_weight == 0.05
+    with pytest.raises(KinspanError, match="--output_dir"):
+        set_up_alone(replace(changed, resume_with=[]))
 
 
 def test_what_lies_behind_a_path_identifies_a_run(known, make_base, make_corpus, tiny_documents, tmp_path, monkeypatch):

@@ -32,7 +32,6 @@ from data_pipeline.prepare.encode import is_held_out, name_split
 from data_pipeline.prepare.read import MAX_REJECTED, read_input
 from data_pipeline.prepare.readers.reader import Record
 from data_pipeline.prepare.readers.registry import parse_record
-from data_pipeline.prepare.spill import hash_string
 from finetune.data.answers import fold_text
 
 log = logging.getLogger(__name__)
@@ -101,7 +100,7 @@ def _make_questions(document: Document) -> list[ForumQuestion]:
         tuple(map(normalise, document.answers)),
         -1 if document.accepted is None else document.accepted,
         tuple(document.links),
-        name_split(document, list(map(hash_string, paragraphs))),
+        name_split(document, []),
     )
     return [question]
 
@@ -132,7 +131,7 @@ def build_forum_set(
     A split whose share is 0 has no file; one of an earlier call is removed.
 
     kind:   of KINDS
-    shares: of "dev" and "test", chosen by a hash of id and text: kinspan prepare with a --validation_share of both
+    shares: of "dev" and "test", chosen by a hash of the id: kinspan prepare with a --validation_share of both
             together holds out the same ones
     """
     form, index_of = KINDS[kind], {question.id: n for n, question in enumerate(questions)}

@@ -111,7 +111,10 @@ def test_a_dev_set_of_another_name_is_pooled_too_and_tables_of_no_split_are_name
         write_file(tmp_path / f"{split}.jsonl", 20 + number, asks=f"{split} {'a b c d e f'[: 3 * number]}")
     loaded = load_questions(str(tmp_path), None, tmp_path / "out")
     assert (loaded.train.num_questions, loaded.test.num_questions) == (41, 22)
-    assert [record.args[1] for record in caplog.records if "more.jsonl" in record.getMessage()] == ["more.jsonl"]
+    (tmp_path / "train.jsonl").rename(tmp_path / "training.jsonl")
+    load_questions(str(tmp_path), None, tmp_path / "out")
+    unread = [record.args[1] for record in caplog.records if "more.jsonl" in record.getMessage()]
+    assert unread == ["more.jsonl", "more.jsonl, training.jsonl"]
 
 
 def test_what_cannot_be_used_is_refused(tmp_path):

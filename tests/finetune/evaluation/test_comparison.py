@@ -32,4 +32,4 @@ def test_folder_names_tell_systems_apart(tmp_path, monkeypatch):
     assert all("/" not in name and " " not in name for name in alike)
     (tmp_path / "seed-1/best").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "seed-1/best")
-    assert name_folders([".", "../../seed-1"]) == ["seed-1-best", f"{tmp_path.name}-seed-1"]
+    assert name_folders([".", "../../seed-1", "one"]) == ["seed-1-best", f"{tmp_path.name}-seed-1", "one"]

@@ -42,6 +42,8 @@ def test_the_seed_with_the_best_dev_map_is_taken(experiment, tmp_path):
     with pytest.raises(KinspanError, match=f"seed-{best}/best"):
         find_ranker(experiment)
     (experiment / "kept").rename(about)
+    (tmp_path / "seed-1.log").write_text("")
+    assert find_ranker(tmp_path) == tmp_path / f"seed-{best}/best"
     (tmp_path / "seed-7").mkdir()  # of another command with this output folder
     with pytest.raises(KinspanError, match="seed-7"):
         find_ranker(tmp_path)
