@@ -123,7 +123,7 @@ def test_a_caller_who_leaves_within_a_body_is_no_fault(start, caplog):
         raw.sendall(b"POST /search HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nshort")
     time.sleep(0.5)
     assert client.search("fine").status == 200
-    assert not caplog.records
+    assert "uvicorn.error" not in {record.name for record in caplog.records}
     logging.getLogger("uvicorn.error").removeHandler(caplog.handler)
 
 
