@@ -140,7 +140,7 @@ def set_up(config: PretrainConfig) -> Setup:
             validation = open_stream(validation_mixture, seed=VALIDATION_SEED, split="validation")
             notes += left_out
             if (count := validation.epoch_pairs) < config.eval_pairs:
-                notes.append(f"--eval_pairs {config.eval_pairs:,}: held-out text suffices for {count:,}")
+                notes.append(f"--eval_pairs {config.eval_pairs:,}: held-out text suffices for {count:,} pairs")
         except TooFewDocuments as error:
             notes.append(f"no validation: held-out documents give no pairs ({error})")
     schedule = plan_schedule(config, count_steps(config, train), train.epoch_pairs)
@@ -193,7 +193,9 @@ def _set_numerics(config: PretrainConfig) -> None:
 
 
 def keep_mlm_weight(config: PretrainConfig) -> PretrainConfig:
-    """Returns the settings with the weight that the run to resume chose: its default depends on what may change."""
+    """Returns the settings with the masked-LM weight of the run to resume: the default follows from the pair weight,
+    which ``--resume_with`` may change.
+    """
     if not config.resume_with or config.mlm_weight is not None:
         return config
     return replace(config, mlm_weight=broadcast_from_rank_0(partial(_read_settings, config)).get("mlm_weight"))
