@@ -70,18 +70,19 @@ transtqa: $(INSTALLED)  ## Train a bi-encoder by transfer in steps and search Te
 # settings of the fine-tuning, such as max_steps=200. docs/search.md has the commands for other data sets.
 RERANK_SOURCE ?= $(addprefix insuranceqa=,$(wildcard ../shared/data/as2/insuranceqa))
 RERANK_TEXT ?= $(wildcard ../shared/data/as2/insuranceqa/answers.jsonl.xz)
-RERANK_RUN ?= runs/rerank
+RERANK_RUN ?= runs/rerank-$(notdir $(RERANK_SOURCE))
 RERANK_QUESTIONS ?= 500
 
 rerank: $(INSTALLED)  ## Train cross-encoders that re-rank InsuranceQA's answers, and measure both stages: hours.
 	$(call require,RERANK_SOURCE,a data set such as insuranceqa=FOLDER)
 	$(call require,RERANK_TEXT,a file of documents)
 	$(BIN)/kinspan index --answers $(RERANK_SOURCE) --output_dir $(RERANK_RUN)/index
-	test -f $(RERANK_RUN)/mined/mined.json || $(BIN)/kinspan data mine --data $(RERANK_SOURCE) --max_length 128 --output_dir $(RERANK_RUN)/mined
+	test -f $(RERANK_RUN)/mined/train.jsonl || $(BIN)/kinspan data mine --data $(RERANK_SOURCE) --max_length 128 --output_dir $(RERANK_RUN)/mined
 	test -f $(RERANK_RUN)/questions/dev.jsonl || $(BIN)/python benchmarks/search.py --index $(RERANK_RUN)/index --data $(RERANK_SOURCE) --split dev --questions 200 --candidates_to $(RERANK_RUN)/questions
 	$(BIN)/kinspan prepare --input $(RERANK_TEXT) --output_dir $(RERANK_RUN)/corpus
 	$(BIN)/kinspan study --study launch/recipes/reranker.yaml --data files=$(RERANK_RUN)/questions --where corpus=$(RERANK_RUN)/corpus --set train_data=files=$(RERANK_RUN)/mined $(RERANK_SET) --output_dir $(RERANK_RUN)/study
-	$(BIN)/python benchmarks/search.py --index $(RERANK_RUN)/index --data $(RERANK_SOURCE) --questions $(RERANK_QUESTIONS) --cross_encoder $(RERANK_RUN)/study/files/*/seed-*/best | tee $(RERANK_RUN)/search.md
+	$(BIN)/python benchmarks/search.py --index $(RERANK_RUN)/index --data $(RERANK_SOURCE) --questions $(RERANK_QUESTIONS) --cross_encoder $(RERANK_RUN)/study/files/*/seed-*/best > $(RERANK_RUN)/search.md
+	cat $(RERANK_RUN)/search.md
 
 # How many labels SSP saves, and with how many pairs: days of one core, in as many runs as one likes. DOSE_WORK holds
 # start, corpus and trainings; results are lines in benchmarks/dose/lines. DOSE_FLAGS: --only 'rampart-gpu-*'.

@@ -367,7 +367,7 @@ def _summarize_row(planned: PlannedRow, result: Settings, split: str, rows: list
         "name": row.name,
         **result[split],
         "paper": dict(row.paper.get(name_set(config.data), {})),
-        "seeds": len(list_seeds(config)),
+        "seeds": len(list_seeds(config)) if config.epochs else 0,
         "clean": next(iter(clean), None) if config.label_noise else None,
         "tanda": row.tanda,
         "unimproved": sum(run["run"]["best_step"] == 0 for run in result["seeds"]) if config.epochs else 0,
@@ -407,6 +407,8 @@ def _format_table(table: Settings) -> list[str]:
         name, seeds = row["name"], row.get("seeds", 0)
         if seeds > 1 and row[metrics[0]]["sd"] is None:
             lines.append(f"{name}: its {seeds} seeds have the same figures, and count as one")
+        if seeds == 1 and len(rows) > 1:
+            lines.append(f"{name}: one seed: p leaves out the chance of training")
         if row.get("shares_stages"):
             lines.append(f"{name}: what came before fine-tuning ran once for all seeds")
         if (clean := by_name.get(row.get("clean"))) and clean[MAP]["mean"]:

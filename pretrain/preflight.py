@@ -19,12 +19,13 @@ from data_pipeline.core.files import PROJECT_ROOT
 from data_pipeline.corpus import Corpus
 from data_pipeline.sources import is_url, list_paths
 from pretrain.batches import make_micro_batches
+from pretrain.checkpoints.reader import list_checkpoints
 from pretrain.config import PretrainConfig
 from pretrain.engine import ranks
 from pretrain.engine.device import refuse_out_of_memory
 from pretrain.engine.engine import build_engine, start_distributed
 from pretrain.engine.log import format_time
-from pretrain.engine.run_folder import SHARED, open_folder
+from pretrain.engine.run_folder import CHECKPOINTS, SHARED, open_folder
 from pretrain.engine.world import read_launcher_variables
 from pretrain.lengthen import check_resumption
 from pretrain.modeling.compilation import compile_encoders
@@ -41,6 +42,7 @@ PER_HOST = ("cache_dir", "local_rank")  # settings that may differ between hosts
 MIN_DISK_SPACE = 1.0  # GB that must be free where --output_dir is
 # NCCL and gloo use about 10 MB per pair of ranks; a container has 64 MB unless --shm-size asks for more.
 MIN_SHARED_MEMORY = 0.512  # GB
+CHECKPOINT_BYTES = 18  # for each trained parameter
 MIN_FREE_SHARE = 0.9  # of a GPU's memory: on an unused GPU only the driver's context takes some
 NUM_REDUCED = 1 << 20  # numbers in the timed all-reduce
 # A gigabit port carries 118 MB/s; one that a bad cable limits to 100 Mbit/s carries 12.
@@ -162,6 +164,7 @@ def _try_steps(config: PretrainConfig, output: Path) -> None:
     folder = output / f"{SHARED}preflight"
     try:
         setup = set_up(replace(keep_mlm_weight(config), output_dir=str(open_folder(folder / "run")), resume_with=[]))
+        _check_checkpoints_fit(setup, output)
         facts = setup.facts | {"changed": config.list_resumed()}
         ranks.broadcast_from_rank_0(lambda: check_resumption(output, facts, setup.schedule))
         seconds, tokens = _time_step(setup)
@@ -171,6 +174,15 @@ def _try_steps(config: PretrainConfig, output: Path) -> None:
     ranks.barrier()
     total, length = setup.schedule.total, format_time(setup.schedule.total * seconds)
     logger.info("%.3g s a step, %.0f tokens/s; %d steps take %s", seconds, tokens / seconds, total, length)
+
+
+def _check_checkpoints_fit(setup: Setup, output: Path) -> None:
+    """Raises KinspanError unless the disk holds the checkpoints that are kept, and the one being written."""
+    size = CHECKPOINT_BYTES * sum(p.numel() for p in setup.model.parameters() if p.requires_grad) / 1e9
+    count = setup.config.keep_checkpoints + 1 - len(list_checkpoints(output / CHECKPOINTS))
+    free = shutil.disk_usage(output).free / 1e9
+    if count * size > free:
+        raise KinspanError(f"--output_dir {output} has {free:.1f} GB free, below {count} checkpoints of {size:.1f}")
 
 
 def _time_step(setup: Setup) -> tuple[float, int]:

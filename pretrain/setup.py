@@ -52,7 +52,8 @@ from pretrain.planning.corpora import (
     mix_validation,
     open_corpora_for_tokenizer,
 )
-from pretrain.release.adapter import keep_adapter
+from pretrain.release.adapter import ADAPTER_FOLDER, keep_adapter
+from pretrain.release.folder import refuse_unwritable
 from pretrain.release.release import GENERATOR_FOLDER, MODEL_FOLDER
 
 from .batches import TrainedModel, average_tokens, choose_micro_batch
@@ -329,14 +330,8 @@ def _claim(setup: Setup) -> None:
     if setup.facts["changed"]:
         check_resumption(setup.folder, setup.facts, setup.schedule)
     is_new = run_folder.claim_folder(setup.folder, setup.facts)
-    if is_new:
-        shutil.rmtree(setup.folder / GENERATOR_FOLDER, ignore_errors=True)  # left by a run without a checkpoint
-        for name, model_config in _list_configs(setup.model).items():
-            (setup.folder / name).mkdir(exist_ok=True)
-            model_config.to_json_file(str(setup.folder / name / "config.json"), use_diff=False)
-        setup.tokenizer.save_pretrained(str(setup.folder / MODEL_FOLDER))
-    if isinstance(setup.model, AdapterModel):  # at every start: its base may have moved
-        keep_adapter(setup.model, setup.folder, setup.facts["model"]["name"], setup.config.model)
+    with refuse_unwritable(setup.folder):
+        _write_configs(setup, is_new)
     if not is_new:
         if note_changes(setup.folder, setup.facts):
             log.info("--resume_with: %s", setup.facts["history"][-1])
@@ -345,6 +340,18 @@ def _claim(setup: Setup) -> None:
             change_length(setup.folder, setup.facts, setup.schedule)
         if not (setup.folder / run_folder.SUMMARY).exists():  # settings with may_change may have changed
             run_folder.write_record(setup.folder, setup.facts)
+
+
+def _write_configs(setup: Setup, is_new: bool) -> None:
+    if is_new:
+        for name in (GENERATOR_FOLDER, ADAPTER_FOLDER):  # left by a run without a checkpoint
+            shutil.rmtree(setup.folder / name, ignore_errors=True)
+        for name, model_config in _list_configs(setup.model).items():
+            (setup.folder / name).mkdir(exist_ok=True)
+            model_config.to_json_file(str(setup.folder / name / "config.json"), use_diff=False)
+        setup.tokenizer.save_pretrained(str(setup.folder / MODEL_FOLDER))
+    if isinstance(setup.model, AdapterModel):  # at every start: its base may have moved
+        keep_adapter(setup.model, setup.folder, setup.facts["model"]["name"], setup.config.model)
 
 
 def _list_configs(model: TrainedModel) -> dict[str, PretrainedConfig]:

@@ -35,6 +35,7 @@ import yaml
 from benchmarks._common import environment
 from benchmarks.dose.starts import make_start
 from data_pipeline.core.files import write_atomically
+from data_pipeline.manifest import read_manifest
 from finetune.adapt.questions import list_lines
 from finetune.data.answers import AnswerSet
 from finetune.data.filters import filter_questions
@@ -45,6 +46,8 @@ from finetune.ranking.model import score_answers
 from finetune.ranking.ranker import load_own_tokenizer, load_ranker
 from finetune.ranking.score import score_pairs
 from finetune.training.groups import make_generator
+from finetune.training.stages import fingerprint_identity
+from pretrain.release.folder import fingerprint_model
 
 log = logging.getLogger(__name__)
 
@@ -130,14 +133,18 @@ class Study:
             return start, {}
         settings = {**RECIPE["pretrain"], "seed": seed, **arm["pretrain"]}
         settings["max_steps"] = row.pairs // settings["global_batch_size"]
-        folder = self.work / "pretrained" / f"{row.start}-{row.arm}-{row.pairs}-{settings['seed']}"
+        corpus = self.make_corpus(row.start)
+        inputs = {"start": fingerprint_model(str(start)), "corpus": read_manifest(corpus, str(corpus)).fingerprint}
+        digest = fingerprint_identity(settings | inputs)
+        folder = self.work / "pretrained" / f"{row.start}-{row.arm}-{row.pairs}-{settings['seed']}-{digest}"
         if not (folder / "release" / "config.json").exists():
-            kinspan("pretrain", model=start, corpus=self.make_corpus(row.start), output_dir=folder, **settings)
+            kinspan("pretrain", model=start, corpus=corpus, output_dir=folder, **settings)
             kinspan("release", run_dir=folder, output_dir=folder / "release")
             shutil.rmtree(folder / "checkpoints", ignore_errors=True)
         done = json.loads((folder / "summary.json").read_text())
         auc = done["last_validation"].get("pair_auc")
-        return folder / "release", {"auc": auc, "tokens": done["tokens"], "pretrain_seconds": done["wall_seconds"]}
+        figures = {"auc": auc, "tokens": done["tokens"], "pretrain_seconds": done["wall_seconds"]}
+        return folder / "release", {**figures, "model": fingerprint_model(str(folder / "release"))}
 
     def finetune(self, row: Row, seed: int, model: Path, folder: Path) -> tuple[Path, dict[str, Any]]:
         """Returns the fine-tuned model, and the figures of its training."""

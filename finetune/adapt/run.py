@@ -304,7 +304,8 @@ class Comparison:
         path = self.options.output / STARTED
         record = read_object(path, "delete it")
         scores = np.concatenate([ranker.scores[: self.data.num_pairs] for ranker in self.rankers]).round(4).tolist()
-        look = fingerprint_identity({"of": fingerprint_answers(judging), "by": scores})
+        chosen_by = self.options.quality_first and judging is self.questions.test  # else p counts every choice
+        look = fingerprint_identity({"of": fingerprint_answers(judging), "by": scores, "quality_first": chosen_by})
         looks = record.setdefault(LOOKS, {})
         looks[look] = list(judging.questions)
         write_atomically(path, json.dumps(record) + "\n")

@@ -43,7 +43,10 @@ NOT_SHOWN_ON_TEST = (
 MORE = "Some {more:,} questions more would show a gain of {gain}."
 ENOUGH = "A gain of {gain} would have been shown."
 NOT_WORTH = "That gains less than {gain} and takes {times:.0f} times as long for a question: --quality_first takes it."
-CHEAPER = " {name} has {map:.3f} and takes {times:.0f} times as long for a question: --quality_first prefers it."
+CHEAPER = (
+    " Out of fold {name} has {high:.3f}, not {low:.3f}, and takes {times:.0f} times as long for a question: "
+    "--quality_first prefers it."
+)
 LOOKED = " Some of these questions have now judged {looks} times: a gain counts with p of {level:.3f} or less."
 SEARCHED = " In {questions} searches of all paragraphs {name} has MRR@10 {mrr:.3f}; the best is {high:.3f}, of {best}."
 UNJUDGED = (
@@ -150,7 +153,7 @@ def judge(
     sentence = templates[0 if is_better else 1].format(**{**figures, "p": format_p(best_p)})
     if is_better and quality is not best:
         times = ms[quality.name] / ms[best.name]
-        sentence += CHEAPER.format(name=quality.name, map=maps[quality.name], times=times)
+        sentence += CHEAPER.format(name=quality.name, high=maps[quality.name], low=maps[best.name], times=times)
     if level < LEVEL:
         sentence += LOOKED.format(looks=looks, level=level)
     return Verdict(best if is_better else base, best, base, figures, p, sentence)

@@ -112,6 +112,8 @@ def _run_all_seeds(config: FinetuneConfig, baselines: bool) -> JsonObject:
     baseline_figures = measure_baselines(config, measured, output) if baselines else {}
     experiment = Experiment(config, data, transfer, baseline_figures, output, ranks)
     results = _gather_results(experiment, [_run_seed(experiment, seed) for seed in list_seeds(config)])
+    if len(precisions := {seed["run"]["precision"] for seed in results["seeds"]}) > 1:
+        log.warning("the seeds were trained in %s", " and ".join(sorted(precisions)))
     if baselines:
         results["baselines"] = {measured.split: baseline_figures}
     if ranks.rank == 0:

@@ -34,6 +34,7 @@ from pretrain.engine.run_folder import (
 )
 from pretrain.engine.stop import StopRequest, listen_for_stop
 from pretrain.engine.watch import note_place, watch_ranks
+from pretrain.release.folder import refuse_unwritable
 
 from .card import write_card
 from .config import FinetuneConfig, list_metrics
@@ -52,18 +53,25 @@ def train_ranker(stage: TrainingStage, seed: int, folder: Path, ranks: Ranks) ->
     The best ranker on each dev set is saved in ``folder``, see ``stages.name_best``. Run by every rank.
     Raises Stopped (status 75) if a signal or ``max_hours`` ended the run with a checkpoint.
     """
-    config, record = stage.config, {**stage.identity, "seed": seed}
-    if summary := _read_summary(folder, record):
+    config, identity = stage.config, {**stage.identity, "seed": seed}
+    identity.pop("precision", None)  # "auto" may resume as the "bf16" that it meant
+    if config.precision != "auto":
+        identity["precision_used"] = config.precision
+    of_machine = {"precision_used", "deepspeed"} - identity.keys()
+    finished = {"identity": identity, "changed": sorted(of_machine)}  # its table may be wanted on another machine
+    if summary := _read_summary(folder, finished):
         return summary
     with report_failures(), lock_folder(open_folder(folder)), listen_for_stop(config.max_hours) as request:
-        if summary := _read_summary(folder, record):  # another process has completed it in the meantime
+        if summary := _read_summary(folder, finished):  # another process has completed it in the meantime
             return summary
         check_shared(folder)
         setup = load_setup(stage, seed, ranks)
+        precision = choose_precision(config.precision, zero_stage(ranks.deepspeed))
+        identity |= {"precision_used": precision, "deepspeed": ranks.deepspeed}
         # Only now, so that a failure to load does not claim the folder.
-        broadcast_from_rank_0(lambda: claim_folder(folder, record))
+        broadcast_from_rank_0(lambda: claim_folder(folder, {"identity": identity}))
         with watch_ranks(folder, ranks.rank, ranks.world, config.stall_minutes * 60):
-            return _train(stage, seed, folder, ranks, setup, request)
+            return _train(stage, seed, folder, ranks, setup, precision, request)
 
 
 def _read_summary(folder: Path, record: JsonObject) -> JsonObject | None:
@@ -79,7 +87,13 @@ def _read_summary(folder: Path, record: JsonObject) -> JsonObject | None:
 
 @refuse_out_of_memory("out of memory: lower --micro_batch_size or --max_length")
 def _train(
-    stage: TrainingStage, seed: int, folder: Path, ranks: Ranks, setup: RankerSetup, request: StopRequest
+    stage: TrainingStage,
+    seed: int,
+    folder: Path,
+    ranks: Ranks,
+    setup: RankerSetup,
+    precision: str,
+    request: StopRequest,
 ) -> JsonObject:
     """Builds the engine, loads the newest complete checkpoint, and trains to the end; returns the summary."""
     config, checkpoints = stage.config, folder / CHECKPOINTS
@@ -89,7 +103,6 @@ def _train(
     writer = Writer(checkpoints, ranks.rank, NUM_CHECKPOINTS, background=background)
     checkpoint = find_resumable(checkpoints)
     universal = convert_to_universal(checkpoint, ranks.world, ranks.rank) if checkpoint else None
-    precision = choose_precision(config.precision, zero_stage(ranks.deepspeed))
     settings = complete_settings(ranks.deepspeed, config.max_grad_norm, setup.layout, precision)
     run = _Run(
         rank=ranks.rank,
@@ -238,11 +251,12 @@ class _Run(LoopState):
             best = self.folder / name_best(dev)
             partial_folder = best.with_name(best.name + ".tmp")
             shutil.rmtree(partial_folder, ignore_errors=True)
-            self.setup.save(weights, partial_folder)
             figures = {dev: {MAP: self.progress.best_map[dev]}} if dev in self.progress.best_map else {}
-            write_card(partial_folder, self.stage, self.seed, self.progress.step, figures)
-            shutil.rmtree(best, ignore_errors=True)
-            partial_folder.replace(best)
+            with refuse_unwritable(best):
+                self.setup.save(weights, partial_folder)
+                write_card(partial_folder, self.stage, self.seed, self.progress.step, figures)
+                shutil.rmtree(best, ignore_errors=True)
+                partial_folder.replace(best)
         barrier()
 
     def write_log(self, rate: float, grad_norm: torch.Tensor | float | None) -> None:

@@ -11,9 +11,9 @@ from typing import Any
 from data_pipeline.core.default_model import default_model
 from data_pipeline.core.errors import KinspanError
 from data_pipeline.core.files import read_object, write_atomically
-from data_pipeline.core.settings import make_config
+from data_pipeline.core.settings import get_identity_settings, make_config
 from data_pipeline.tokenizers import load_tokenizer
-from pretrain.config import PretrainConfig, as_dict
+from pretrain.config import PretrainConfig
 from pretrain.engine.ranks import barrier
 from pretrain.modeling.electra import parse_size_factor
 from pretrain.planning.checks import check
@@ -43,7 +43,7 @@ def run_pretraining(config: PretrainConfig) -> None:
     from pretrain.run import pretrain  # DeepSpeed takes seconds to import
 
     folder, finished = Path(config.output_dir), Path(config.output_dir) / FINISHED
-    wanted = {"settings": as_dict(config), "made_of": _fingerprint_inputs(config)}
+    wanted = {"settings": get_identity_settings(config), "made_of": _fingerprint_inputs(config)}
     is_released = finished.exists() and (folder / RELEASE / FACTS).is_file()
     if is_released and read_object(finished, "delete it to run it again") == wanted:
         log.info("finished already: %s", folder / RELEASE)
@@ -58,9 +58,9 @@ def _fingerprint_inputs(config: PretrainConfig) -> dict[str, list[str]]:
     """Returns fingerprints of the corpora and models that a stage reads."""
     model = config.model or default_model()
     corpora = open_corpora(list_sources(config), config.cache, lambda: load_tokenizer(model), verify=False)
-    generators = [config.generator] if parse_size_factor(config.generator) is None else []
-    models = [model, *config.adapters, *generators]
+    has_size = parse_size_factor(config.generator) is not None
+    models = [fingerprint_model(name) for name in (model, *config.adapters, *([] if has_size else [config.generator]))]
     return {
         "corpora": [corpus.manifest.fingerprint for corpus in corpora],
-        "models": [fingerprint_model(name) for name in models],
+        "models": [*models, *([config.generator] if has_size else [])],
     }

@@ -29,7 +29,7 @@ ADVICE = "choose another --output_dir, or delete that folder"
 # The flags behind the facts that identify a run
 FLAGS = {"model_weights": "model", "start": "model", "corpus_content": "corpus", "train": "data", "dev": "data"}
 FLAGS |= {"deepspeed": "deepspeed_config", "precision_used": "precision", "own_objectives": "objective"}
-FORMAT = 5  # version of the folder; raised when a resumed run would draw or count differently
+FORMAT = 6  # version of the folder; raised when a resumed run would draw or count differently
 
 
 def open_folder(name: str | Path) -> Path:
@@ -63,8 +63,8 @@ def check_shared(folder: Path) -> None:
 def holds_this_run(folder: Path, record: JsonObject) -> bool:
     """Returns whether the folder holds this run, complete or with a checkpoint. Raises KinspanError if it holds others.
 
-    record: the content of run.json: the run's identity, or facts with the identity under the key "identity", in which
-            the entries that "changed" names may differ
+    record: the content of run.json, with the run's identity under "identity", in which the entries that "changed" names
+            may differ
     """
     path = folder / RUN
     if path.exists() and ((folder / SUMMARY).exists() or any((folder / CHECKPOINTS).glob("step-*[0-9]"))):
@@ -90,10 +90,10 @@ def _check_same_run(path: Path, record: JsonObject) -> None:
     stored = read_object(path, ADVICE)
     if stored.pop("format", None) != FORMAT:
         raise KinspanError(f"{path} is damaged or of another version of kinspan: {ADVICE}")
-    theirs = stored.get("identity") if "identity" in record else stored
+    theirs = stored.get("identity")
     if not isinstance(theirs, dict):
         raise KinspanError(f"{path} is damaged (it names no run): {ADVICE}")
-    ours = json.loads(json.dumps(record.get("identity", record)))  # with the types that JSON gives back
+    ours = json.loads(json.dumps(record["identity"]))  # with the types that JSON gives back
     for key in (ours | theirs).keys() - set(record.get("changed", ())):
         if theirs.get(key) != ours.get(key):
             change = f"--{FLAGS.get(key, key)}: {str(theirs.get(key))[:200]}, not {str(ours.get(key))[:200]}"

@@ -28,17 +28,30 @@ def replace_release(output: Path) -> Iterator[Path]:
     output = output.resolve()  # a symbolic link stays, and its target is replaced
     if output.exists() and not (output / FACTS).exists() and (not output.is_dir() or any(output.iterdir())):
         raise KinspanError(f"--output_dir {output} holds something that is not a release: choose another folder")
-    partial = output.with_name(f".{output.name}.tmp")
+    partial, former = (output.with_name(f".{output.name}.{name}") for name in ("tmp", "former"))
     try:
-        shutil.rmtree(partial, ignore_errors=True)
-        yield partial
-        _set_modes(partial)
-        shutil.rmtree(output, ignore_errors=True)
-        os.replace(partial, output)
-    except (OSError, SafetensorError) as error:
-        raise KinspanError(f"the release {output} cannot be written: {quote_error(error)}") from error
+        for folder in (partial, former):
+            shutil.rmtree(folder, ignore_errors=True)
+        with refuse_unwritable(output):
+            yield partial
+            _set_modes(partial)
+            if output.exists():
+                output.rename(former)
+            partial.rename(output)
     finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        for folder in (partial, former):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def refuse_unwritable(folder: Path) -> Iterator[None]:
+    """Raises KinspanError if the block cannot write a model to ``folder``, as when the disk is full."""
+    try:
+        yield
+    except Exception as error:
+        if not isinstance(error, OSError | SafetensorError) and type(error) is not Exception:  # a tokenizer raises that
+            raise
+        raise KinspanError(f"{folder} cannot be written: {quote_error(error)}") from error
 
 
 def copy_model(source: str | Path, target: Path, ignore: Callable[..., Iterable[str]] | None = None) -> None:

@@ -115,6 +115,7 @@ def test_a_table_of_noise_and_tanda(study, tmp_path, sets, write_sets, model, tr
     assert f"TANDA 20%: MAP drops by {100 * (1 - ours['TANDA 20%'] / ours['TANDA']):.2f}%\n" in text
     assert [line.split()[1:] for line in text.splitlines() if line.startswith("  paper")] == [["0.800"], ["0.600"]]
     assert text.endswith("One seed shows nothing.")
+    assert text.count(": one seed:") == 4
     for name, reason in (("FT", AS_STARTED), ("TANDA", AS_TRANSFERRED)):
         (line,) = [line for line in table["rows"] if line["name"] == name]
         for count in (0, 1):

@@ -48,7 +48,7 @@ def test_each_corpus_gets_an_adapter_and_a_second_call_does_nothing(config, tmp_
     assert names == {name: name for name in ("beer", "history.meta", "travel")}
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*.safetensors")}
     assert find_max_length(str(tmp_path / "out/beer/release")) == 48  # and ranks by no more
-    train_all(runs)
+    train_all(plan_runs(config(output_dir=f"{tmp_path}/out/../out"), None))
     assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*.safetensors")}
     (tmp_path / "out/beer/stage.json").unlink()  # as if the command had been killed during the release
     (tmp_path / "out/beer/release/adapter.safetensors").unlink()

@@ -120,6 +120,10 @@ def test_a_fusion_is_trained_with_its_adapters_frozen(config, tmp_path):
             layer, _, rest = name.split(".", 2)
             assert torch.equal(adapter.tensors[f"{layer}.0.of.{place}.{rest}"], tensor)
     load_adapted(str(tmp_path / "out/both"))
+    shutil.rmtree(Path(fused.output_dir) / "checkpoints")  # as if that run had ended before its first one
+    (Path(fused.output_dir) / "summary.json").unlink()
+    pretrain(config("both"))
+    load_adapted(str(release(Path(fused.output_dir), tmp_path / "out/one")))
 
 
 def test_a_checkpoint_of_another_base_is_refused(config, make_base):

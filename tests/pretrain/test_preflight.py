@@ -35,6 +35,7 @@ def test_a_run_with_nothing_in_the_way_is_ready_and_nothing_is_left(make_config,
     [
         *[({"warmup_steps": 10, "max_steps": 10}, "--warmup_steps"), ({"max_steps": 4, "seed": 7}, "--output_dir")],
         ({"max_steps": 4, "resume_with": ["max_steps=2"]}, "--resume_with"),
+        ({"max_steps": 4, "keep_checkpoints": 10**9}, "--output_dir"),  # the disk is too small
     ],
 )
 def test_what_the_run_would_refuse_is_refused_and_the_folder_stays(settings, flag, make_config, tmp_path):

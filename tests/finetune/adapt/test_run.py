@@ -171,17 +171,19 @@ def test_the_looks_at_a_test_set_are_counted(done, options, hooks, folder):
 
     adapt(given, hooks)
     assert count_looks() == 1
+    adapt(replace(given, quality_first=True), hooks)
+    assert count_looks() == 2
     other = replace(hooks, pretrain=lambda settings, place: {**hooks.pretrain(settings, place), "steps": 9})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rankers, "EPOCHS", 3)
         patch.setattr(run, "judge", judge := Mock(wraps=run.judge))
         adapt(given, other)
-    assert judge.call_args.args[4] == LEVEL / 2
-    assert count_looks() == 2
+    assert judge.call_args.args[4] == LEVEL / 3
+    assert count_looks() == 3
     judged = run.Comparison(given, load_questions(str(folder), None, given.output))
     judged.add(rankers.list_untrained(given.model, judged.data, judged.cache))
     test = judged.questions.test
-    assert judged._count_looks(test.take(np.arange(11))) == 3  # of questions that overlap
+    assert judged._count_looks(test.take(np.arange(11))) == 4  # of questions that overlap
     assert judged._count_looks(replace(test, questions=[f"{text} else" for text in test.questions])) == 1
 
 

@@ -102,7 +102,7 @@ def test_tanda_transfers_and_adapts(tanda, tmp_path, trained):
     ids = [stage.devs[dev].question_ids for stage, dev in zip(trained, ("dev-files", "dev"), strict=True)]
     assert ids[0] == ids[1]  # the target's stops both
     assert trained[1].model == str(transfer / "best-files")
-    start = json.loads((tmp_path / "out/seed-1/run.json").read_text())["start"]
+    start = json.loads((tmp_path / "out/seed-1/run.json").read_text())["identity"]["start"]
     assert start == fingerprint_model(str(transfer / "best-files"))
     named = f"files={Path(tanda.transfer).name}"
     assert results["transfer"] == named

@@ -19,7 +19,7 @@ from finetune.training import train, trainers
 from finetune.training.config import FinetuneConfig
 from finetune.training.setup import join_ranks
 from finetune.training.stages import load_data
-from tests.finetune.training.runs import logged, weights
+from tests.finetune.training.runs import killed_in_step, logged, weights
 from tests.pretrain.steps import record_collectives
 
 
@@ -77,11 +77,27 @@ def test_a_run_that_is_done_is_not_run_again(job, monkeypatch):
     one, folder = job()
     monkeypatch.setattr(train, "load_setup", None)
     assert job()[0] == one
-    with pytest.raises(KinspanError, match="learning_rate"):
-        job(learning_rate=0.1)
+    assert job(precision="auto")[0] == one  # whatever that means on this machine
+    for setting, other in (("learning_rate", 0.1), ("precision", "bf16")):
+        with pytest.raises(KinspanError, match=setting):
+            job(**{setting: other})
     (folder / "run.json").write_text("[")
     with pytest.raises(KinspanError, match=r"run.json is damaged"):
         job()
+
+
+def test_a_machine_that_would_change_the_precision_is_refused_and_a_full_disk(job, monkeypatch, tmp_path):
+    with killed_in_step(monkeypatch, 3):
+        job(save_steps=1, precision="auto")
+    with monkeypatch.context() as patch:
+        patch.setattr(train, "choose_precision", lambda *_: "another")
+        with pytest.raises(KinspanError, match="--precision"):
+            job(precision="auto")
+    monkeypatch.setattr(train._Run, "measure", lambda run, _: {MAP: 1.0 + run.progress.step})
+    shutil.rmtree(best := tmp_path / "run/best")
+    best.write_text("")  # where no ranker can be kept
+    with pytest.raises(KinspanError, match=str(best)):
+        job(precision="auto")
 
 
 def test_what_cannot_start_leaves_the_folder_free(job, make_model, tmp_path):

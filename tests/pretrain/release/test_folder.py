@@ -4,14 +4,17 @@ import json
 import os
 import stat
 
+import pytest
 from huggingface_hub import ModelCard
 from matplotlib.image import imread
 
+from data_pipeline.core.errors import KinspanError
 from data_pipeline.tokenizers import load_tokenizer
 from pretrain.release.card import CardOverrides
-from pretrain.release.folder import CARD, FACTS, copy_model, set_ranking_length
+from pretrain.release.folder import CARD, FACTS, copy_model, refuse_unwritable, set_ranking_length
 from pretrain.release.release import release
 from tests.fake_hub import find_faults
+from tests.synthetic import short_tokenizer
 
 ALL = CardOverrides("apache-2.0", "google-bert/bert-base-uncased", ("me/texts",), ("en",), "me/ranker")
 
@@ -67,6 +70,13 @@ def test_others_can_read_it_whatever_the_umask(trained, tmp_path):
     folder.chmod(0o555)
     copy_model(folder, tmp_path / "copy")
     assert {stat.S_IMODE((tmp_path / "copy" / name).stat().st_mode) for name in (".", "config.json")} == {0o755, 0o644}
+
+
+def test_a_tokenizer_that_meets_a_full_disk_is_refused_and_a_fault_of_ours_is_not(tmp_path):
+    with pytest.raises(KinspanError, match=str(tmp_path)), refuse_unwritable(tmp_path):
+        load_tokenizer(short_tokenizer()).backend_tokenizer.save("/dev/full")
+    with pytest.raises(ValueError, match="ours"), refuse_unwritable(tmp_path):
+        raise ValueError("ours")
 
 
 def test_a_link_to_a_folder_stays_one(trained, tmp_path):

@@ -164,6 +164,20 @@ def test_figures_of_another_step_are_marked(trained, tmp_path):
     assert "0.900" not in card
 
 
+@pytest.mark.parametrize(("weights", "untrained"), [([0.0, 1.0], {3}), ([1.0, 0.0], set())])
+def test_a_checkpoint_from_before_a_change_has_the_card_of_then(trained, tmp_path, weights, untrained):
+    run, _ = trained
+    history = [{"step": 3, "settings": {"pair_weight": weights}}]
+    change_facts(run, settings={"pair_weight": weights[1]}, history=history)
+    later = write_checkpoint(run, 5)
+    for place, step in ((later, 5), (run / "checkpoints/step-00000003", 3)):
+        folder = release(place, tmp_path / "release")
+        facts = json.loads((folder / "kinspan.json").read_text())
+        assert facts["settings"]["pair_weight"] == weights[step == 5]
+        assert facts["history"] == (history if step == 5 else [])
+        assert ("**The pair head is untrained**" in (folder / "README.md").read_text()) == (step in untrained)
+
+
 def test_an_incomplete_run_and_an_older_step_are_warned_of(trained, tmp_path, caplog):
     run, _ = trained
     release(run, tmp_path / "release")
