@@ -105,7 +105,7 @@ def list_comparisons(name: str, least: int = 2) -> str:
         what = f"{a.start}, {a.set}: {title(a)} less {title(b, drawn=False)}{so_far}"
         lines.append([what, signed(ap[0].mean() - ap[1].mean()), interval, *of_p])
     text = table(["comparison", "MAP", "95% interval", "p", "corrected p"], lines)
-    notes = [f"With fewer than {least} seeds yet: {n} of {len(p)}."] if (n := len(p) - len(lines)) else []
+    notes = [f"Omitted, with fewer than {least} seeds: {n} of {len(p)}."] if (n := len(p) - len(lines)) else []
     return "\n\n".join([text] * bool(lines) + notes)
 
 
