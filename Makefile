@@ -70,7 +70,7 @@ transtqa: $(INSTALLED)  ## Train a bi-encoder by transfer in steps and search Te
 # settings of the fine-tuning, such as max_steps=200. docs/search.md has the commands for other data sets.
 RERANK_SOURCE ?= $(addprefix insuranceqa=,$(wildcard ../shared/data/as2/insuranceqa))
 RERANK_TEXT ?= $(wildcard ../shared/data/as2/insuranceqa/answers.jsonl.xz)
-RERANK_RUN ?= runs/rerank-$(notdir $(RERANK_SOURCE))
+RERANK_RUN ?= runs/rerank-$(subst /,_,$(RERANK_SOURCE))
 RERANK_QUESTIONS ?= 500
 
 rerank: $(INSTALLED)  ## Train cross-encoders that re-rank InsuranceQA's answers, and measure both stages: hours.

@@ -271,7 +271,8 @@ def _plan_stage(
     fixed = {"data": spec, "model": model, "seed": [SEED], "output_dir": "-"}
     config = make_finetune_config({**common, "train_data": settings["data"], **settings, **fixed})
     expect_data(config.train_data)
-    folder = name_folder(config.data, config.train_data, get_identity_settings(config))
+    of_run = {k: v for k, v in get_identity_settings(config).items() if k != "precision"}
+    folder = name_folder(config.data, config.train_data, of_run)
     config.output_dir = str(folder)
     run = partial(run_experiment, config, baselines=False)
     return PlannedStage(f"{kind} {folder}", folder / f"seed-{SEED}" / BEST, run)

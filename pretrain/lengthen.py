@@ -36,7 +36,9 @@ def note_changes(folder: Path, facts: JsonObject) -> bool:
     step = max(map(get_step, list_checkpoints(folder / CHECKPOINTS)), default=0)
     old, new = stored.get("settings", {}), facts["settings"]
     changes = {name: [old.get(name), new[name]] for name in sorted(facts["changed"]) if old.get(name) != new[name]}
-    facts["history"] = stored.get("history", []) + ([{"step": step, "settings": changes}] if changes else [])
+    length = {name: stored.get(name) for name in ("total_steps", "warmup_steps")}
+    change = {"step": step, "settings": changes, "facts": length}
+    facts["history"] = stored.get("history", []) + ([change] if changes else [])
     if changes and step > facts["total_steps"]:
         raise KinspanError(f"--resume_with: the run is at step {step}, past a length of {facts['total_steps']}")
     return bool(changes)

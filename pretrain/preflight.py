@@ -19,7 +19,7 @@ from data_pipeline.core.files import PROJECT_ROOT
 from data_pipeline.corpus import Corpus
 from data_pipeline.sources import is_url, list_paths
 from pretrain.batches import make_micro_batches
-from pretrain.checkpoints.reader import list_checkpoints
+from pretrain.checkpoints.reader import get_step, list_checkpoints
 from pretrain.config import PretrainConfig
 from pretrain.engine import ranks
 from pretrain.engine.device import refuse_out_of_memory
@@ -42,7 +42,7 @@ PER_HOST = ("cache_dir", "local_rank")  # settings that may differ between hosts
 MIN_DISK_SPACE = 1.0  # GB that must be free where --output_dir is
 # NCCL and gloo use about 10 MB per pair of ranks; a container has 64 MB unless --shm-size asks for more.
 MIN_SHARED_MEMORY = 0.512  # GB
-CHECKPOINT_BYTES = 18  # for each trained parameter
+CHECKPOINT_BYTES = (18, 20)  # for each trained parameter, without and with fp32
 MIN_FREE_SHARE = 0.9  # of a GPU's memory: on an unused GPU only the driver's context takes some
 NUM_REDUCED = 1 << 20  # numbers in the timed all-reduce
 # A gigabit port carries 118 MB/s; one that a bad cable limits to 100 Mbit/s carries 12.
@@ -177,9 +177,14 @@ def _try_steps(config: PretrainConfig, output: Path) -> None:
 
 
 def _check_checkpoints_fit(setup: Setup, output: Path) -> None:
-    """Raises KinspanError unless the disk holds the checkpoints that are kept, and the one being written."""
-    size = CHECKPOINT_BYTES * sum(p.numel() for p in setup.model.parameters() if p.requires_grad) / 1e9
-    count = setup.config.keep_checkpoints + 1 - len(list_checkpoints(output / CHECKPOINTS))
+    """Raises KinspanError unless the disk holds the checkpoints that will be kept, and the one being written."""
+    config, end = setup.config, setup.schedule.total
+    steps = [*range(config.save_steps, end, config.save_steps), end]
+    kept = {*steps[-config.keep_checkpoints - 1 :], setup.schedule.decay_start}
+    kept.update(step for step in steps if config.keep_every and step % config.keep_every == 0)
+    count = len(kept.difference(map(get_step, list_checkpoints(output / CHECKPOINTS))))
+    trained = sum(p.numel() for p in setup.model.parameters() if p.requires_grad)
+    size = CHECKPOINT_BYTES[setup.facts["precision"] == "fp32"] * trained / 1e9
     free = shutil.disk_usage(output).free / 1e9
     if count * size > free:
         raise KinspanError(f"--output_dir {output} has {free:.1f} GB free, below {count} checkpoints of {size:.1f}")

@@ -49,13 +49,13 @@ from .rankers import (
     plan_trainings,
     train_rankers,
 )
-from .verdict import LEVEL, SEARCHED, UNJUDGED, Verdict, judge, judge_without_labels
+from .verdict import LEVEL, SEARCHED, UNJUDGED, Verdict, choose_best, judge, judge_without_labels
 
 log = logging.getLogger(__name__)
 
 STARTED, RESULT, PAGE, PLANNED = "adapt.json", "result.json", "report.html", "budget.json"
 PRETRAINING, RELEASE = "pretrain", "release"
-LOOKS = "looks"  # key in STARTED: the questions that judged, by a hash of them and of the scores that they judged
+LOOKS = "looks"  # key in STARTED: the questions that judged, by a hash of them and of what they judged
 ANSWERS = "answers"  # key in STARTED: a hash of the answers that the pre-training leaves out
 FEW_PARAGRAPHS = 200  # with fewer, hardly anything is learned
 MEASURED_UPDATES = 100  # enough for warm-up and decay; their speed converts a time to updates
@@ -292,20 +292,22 @@ class Comparison:
             scores = self.cache.score_ranker(finish(ranker, questions, runs), test)
             return replace(ranker, scores=scores).measure(test)
 
-        level = LEVEL / self._count_looks(questions.test or self.data)
         ms = {name: cost.ms for name, cost in self.costs.items()}
+        others = [ranker for ranker in self.rankers if ranker is not base]
+        tested = choose_best(others, self.data, ms, self.options.quality_first)  # if there are test questions
+        level = LEVEL / self._count_looks(questions.test or self.data, tested.name if questions.test else "")
         on_test = partial(measure_test, questions.test) if questions.test else None
         verdict = judge(self.rankers, base, self.data, ms, level, self.options.quality_first, on_test)
         _release(verdict, finish(verdict.chosen, questions, runs), self)
         return verdict
 
-    def _count_looks(self, judging: AnswerSet) -> int:
-        """Returns how many sets of rankers any of these questions have judged, this one included."""
+    def _count_looks(self, judging: AnswerSet, tested: str) -> int:
+        """Returns how often any of these questions have judged, this time included: other rankers, or another one that
+        was ``tested``, the only ranker that test questions judge."""
         path = self.options.output / STARTED
         record = read_object(path, "delete it")
         scores = np.concatenate([ranker.scores[: self.data.num_pairs] for ranker in self.rankers]).round(4).tolist()
-        chosen_by = self.options.quality_first and judging is self.questions.test  # else p counts every choice
-        look = fingerprint_identity({"of": fingerprint_answers(judging), "by": scores, "quality_first": chosen_by})
+        look = fingerprint_identity({"of": fingerprint_answers(judging), "by": scores, "tested": tested})
         looks = record.setdefault(LOOKS, {})
         looks[look] = list(judging.questions)
         write_atomically(path, json.dumps(record) + "\n")

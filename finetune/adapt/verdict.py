@@ -86,10 +86,13 @@ class Verdict:
     sentence: str
 
 
-def choose_best(rankers: list[Ranker], maps: dict[str, float], ms: dict[str, float]) -> Ranker:
-    """Returns the ranker with the highest MAP, or the best of those that are COSTLY times as fast and less than
-    SMALL_GAIN below it; ms: milliseconds per question."""
+def choose_best(rankers: list[Ranker], data: AnswerSet, ms: dict[str, float], quality_first: bool) -> Ranker:
+    """Returns the ranker with the highest MAP, or, unless ``quality_first``, the best of those that are COSTLY times as
+    fast and less than SMALL_GAIN below it; ms: milliseconds per question."""
+    maps = {ranker.name: float(ranker.measure(data).mean()) for ranker in rankers}
     best = max(rankers, key=lambda ranker: maps[ranker.name])
+    if quality_first:
+        return best
     least, most = maps[best.name] - SMALL_GAIN, ms[best.name] / COSTLY
     as_good = [ranker for ranker in rankers if maps[ranker.name] > least and ms[ranker.name] <= most]
     return max(as_good, key=lambda ranker: maps[ranker.name], default=best)
@@ -119,8 +122,8 @@ def judge(
     p = dict(zip([ranker.name for ranker in others], corrected.tolist(), strict=True))
     shown = [ranker for ranker in others if p[ranker.name] <= level]
     candidates = others if measure_test else shown or others
-    quality = max(candidates, key=lambda ranker: maps[ranker.name])
-    best = choose_best(candidates, maps, ms) if (measure_test or shown) and not quality_first else quality
+    quality = choose_best(candidates, data, ms, True)
+    best = choose_best(candidates, data, ms, quality_first or not (measure_test or shown))
     if measure_test:
         best_ap, base_ap, bm25_ap = (measure_test(ranker) for ranker in (best, base, rankers[0]))
         best_p = compare(best_ap, base_ap).p

@@ -118,7 +118,7 @@ class TrainingStage:
     test:     measured at each validation, if given
     keeps:    what the run leaves in its folder: the BEST ranker on each dev set; or the dev SCORES of each validation,
               see ``name_scores``; or the LAST ranker, as if it were the best
-    identity: facts that identify the run: an output folder that holds another run is refused
+    identity: facts that identify the run, but for its precision: an output folder that holds another run is refused
     """
 
     what: str
@@ -140,7 +140,7 @@ class TrainingStage:
 TRANSFER_SETTINGS = (
     *("transfer_learning_rate", "transfer_epochs", "transfer_steps", "transfer_eval_steps", "transfer_negatives"),
     *("max_length", "loss", "warmup_share", "warmup_steps", "weight_decay"),
-    *("max_grad_norm", "patience", "precision", "deepspeed_config", "fresh_head", "lr_schedule", "decay_share"),
+    *("max_grad_norm", "patience", "deepspeed_config", "fresh_head", "lr_schedule", "decay_share"),
 )
 CONTRASTIVE_SETTINGS = ("own_negatives", "temperature")
 
@@ -202,7 +202,7 @@ def make_target_stage(config: FinetuneConfig, data: Data, seed: int, start: str,
         train=train,
         devs={DEV: data.dev},
         test=data.test if config.test_every_validation else None,
-        identity={**get_identity_settings(config), **facts},
+        identity={k: v for k, v in get_identity_settings(config).items() if k != "precision"} | facts,
     )
 
 

@@ -54,8 +54,7 @@ def train_ranker(stage: TrainingStage, seed: int, folder: Path, ranks: Ranks) ->
     Raises Stopped (status 75) if a signal or ``max_hours`` ended the run with a checkpoint.
     """
     config, identity = stage.config, {**stage.identity, "seed": seed}
-    identity.pop("precision", None)  # "auto" may resume as the "bf16" that it meant
-    if config.precision != "auto":
+    if config.precision != "auto":  # which may resume as the "bf16" that it meant
         identity["precision_used"] = config.precision
     of_machine = {"precision_used", "deepspeed"} - identity.keys()
     finished = {"identity": identity, "changed": sorted(of_machine)}  # its table may be wanted on another machine

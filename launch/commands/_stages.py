@@ -57,10 +57,12 @@ def run_pretraining(config: PretrainConfig) -> None:
 def _fingerprint_inputs(config: PretrainConfig) -> dict[str, list[str]]:
     """Returns fingerprints of the corpora and models that a stage reads."""
     model = config.model or default_model()
-    corpora = open_corpora(list_sources(config), config.cache, lambda: load_tokenizer(model), verify=False)
+    sources = list_sources(config)
+    corpora = open_corpora(sources, config.cache, lambda: load_tokenizer(model), verify=False)
     has_size = parse_size_factor(config.generator) is not None
     models = [fingerprint_model(name) for name in (model, *config.adapters, *([] if has_size else [config.generator]))]
     return {
         "corpora": [corpus.manifest.fingerprint for corpus in corpora],
+        "parts": [f"{source.weight} {source.objective}" for source in sources],
         "models": [*models, *([config.generator] if has_size else [])],
     }

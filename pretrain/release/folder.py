@@ -26,21 +26,27 @@ IGNORED_FILES = {"data_config.json", FACTS, "ranker.json", "train_script.json"} 
 def replace_release(output: Path) -> Iterator[Path]:
     """Yields the path of a folder that the block creates and fills, and that then replaces ``output``."""
     output = output.resolve()  # a symbolic link stays, and its target is replaced
+    partial, former = (output.with_name(f".{output.name}.{name}") for name in ("tmp", "former"))
+    _tidy(output, partial, former)
     if output.exists() and not (output / FACTS).exists() and (not output.is_dir() or any(output.iterdir())):
         raise KinspanError(f"--output_dir {output} holds something that is not a release: choose another folder")
-    partial, former = (output.with_name(f".{output.name}.{name}") for name in ("tmp", "former"))
     try:
-        for folder in (partial, former):
-            shutil.rmtree(folder, ignore_errors=True)
         with refuse_unwritable(output):
             yield partial
             _set_modes(partial)
             if output.exists():
-                output.rename(former)
+                shutil.move(output, former)  # a container's layer refuses to rename it
             partial.rename(output)
     finally:
-        for folder in (partial, former):
-            shutil.rmtree(folder, ignore_errors=True)
+        _tidy(output, partial, former)
+
+
+def _tidy(output: Path, partial: Path, former: Path) -> None:
+    """Puts the former release back unless a new one has taken its place, and removes what is left."""
+    if former.exists() and not output.exists():
+        former.rename(output)
+    for folder in (partial, former):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager

@@ -73,7 +73,9 @@ def _write_release(run: Path, weights: Weights, step: int, output: Path, overrid
     validation = find_ends(line for line in read_metrics(run) if line["step"] <= step).get("validation", [])
     facts = read_object(run / "run.json", f"{run} cannot be released without it")
     while (history := facts.get("history")) and history[-1]["step"] >= step:  # of later checkpoints
-        facts["settings"] |= {name: old for name, (old, _) in history.pop()["settings"].items()}
+        change = history.pop()
+        facts["settings"] |= {name: old for name, (old, _) in change["settings"].items()}
+        facts |= change["facts"]
     facts |= {"step": step, "first_validation": validation[:1], "last_validation": validation[1:]}
     facts["revision"] = f"step-{step:08d}"
     with replace_release(output) as partial:

@@ -50,6 +50,8 @@ def test_each_corpus_gets_an_adapter_and_a_second_call_does_nothing(config, tmp_
     assert find_max_length(str(tmp_path / "out/beer/release")) == 48  # and ranks by no more
     train_all(plan_runs(config(output_dir=f"{tmp_path}/out/../out"), None))
     assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*.safetensors")}
+    with pytest.raises(KinspanError, match="--corpus"):
+        train_all(plan_runs(config(corpus=[f"{config().corpus[0]}=1,sp"]), None))
     (tmp_path / "out/beer/stage.json").unlink()  # as if the command had been killed during the release
     (tmp_path / "out/beer/release/adapter.safetensors").unlink()
     train_all({"beer": runs["beer"]})

@@ -159,7 +159,7 @@ def test_a_run_that_ended_resumes_with_other_settings_and_says_so(config, monkey
     release(Path(changed.output_dir), Path(changed.output_dir) / "released")
     history = json.loads((Path(changed.output_dir) / "released/kinspan.json").read_text())["history"]
     settings = {"learning_rate": [1e-3, 5e-4], "max_grad_norm": [1.0, 0.5], "max_steps": [4, 8]}
-    assert history == [{"step": 4, "settings": settings}]
+    assert history == [{"step": 4, "settings": settings, "facts": {"total_steps": 4, "warmup_steps": 0}}]
     assert norms == [0.5]
     assert "0.001 to 0.0005" in (Path(changed.output_dir) / "released/README.md").read_text()
     with pytest.raises(KinspanError, match=r"--(learning_rate|max_steps|max_grad_norm)"):

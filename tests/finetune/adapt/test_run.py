@@ -172,6 +172,10 @@ def test_the_looks_at_a_test_set_are_counted(done, options, hooks, folder):
     adapt(given, hooks)
     assert count_looks() == 1
     adapt(replace(given, quality_first=True), hooks)
+    assert count_looks() == 1  # of the same ranker
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run, "choose_best", lambda rankers, data, *_: min(rankers, key=lambda r: r.measure(data).mean()))
+        adapt(given, hooks)
     assert count_looks() == 2
     other = replace(hooks, pretrain=lambda settings, place: {**hooks.pretrain(settings, place), "steps": 9})
     with pytest.MonkeyPatch.context() as patch:
@@ -183,8 +187,8 @@ def test_the_looks_at_a_test_set_are_counted(done, options, hooks, folder):
     judged = run.Comparison(given, load_questions(str(folder), None, given.output))
     judged.add(rankers.list_untrained(given.model, judged.data, judged.cache))
     test = judged.questions.test
-    assert judged._count_looks(test.take(np.arange(11))) == 4  # of questions that overlap
-    assert judged._count_looks(replace(test, questions=[f"{text} else" for text in test.questions])) == 1
+    assert judged._count_looks(test.take(np.arange(11)), "") == 4  # of questions that overlap
+    assert judged._count_looks(replace(test, questions=[f"{text} else" for text in test.questions]), "") == 1
 
 
 def test_without_labels_there_is_no_verdict_and_labels_may_come_later(options, hooks):

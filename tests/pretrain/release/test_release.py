@@ -167,13 +167,13 @@ def test_figures_of_another_step_are_marked(trained, tmp_path):
 @pytest.mark.parametrize(("weights", "untrained"), [([0.0, 1.0], {3}), ([1.0, 0.0], set())])
 def test_a_checkpoint_from_before_a_change_has_the_card_of_then(trained, tmp_path, weights, untrained):
     run, _ = trained
-    history = [{"step": 3, "settings": {"pair_weight": weights}}]
-    change_facts(run, settings={"pair_weight": weights[1]}, history=history)
+    history = [{"step": 3, "settings": {"pair_weight": weights}, "facts": {"total_steps": 3}}]
+    change_facts(run, settings={"pair_weight": weights[1]}, history=history, total_steps=5)
     later = write_checkpoint(run, 5)
     for place, step in ((later, 5), (run / "checkpoints/step-00000003", 3)):
         folder = release(place, tmp_path / "release")
         facts = json.loads((folder / "kinspan.json").read_text())
-        assert facts["settings"]["pair_weight"] == weights[step == 5]
+        assert (facts["settings"]["pair_weight"], facts["total_steps"]) == (weights[step == 5], step)
         assert facts["history"] == (history if step == 5 else [])
         assert ("**The pair head is untrained**" in (folder / "README.md").read_text()) == (step in untrained)
 
@@ -199,7 +199,11 @@ def test_a_full_disk_is_one_line_and_leaves_the_older_release(trained, tmp_path,
     monkeypatch.setattr(product, "save_file", Mock(side_effect=error))
     with pytest.raises(KinspanError, match=str(released)):
         release(run, released)
-    assert not (tmp_path / "release.tmp").exists()
+    assert list(tmp_path.glob(".release.*")) == []
+    assert (released / "model.safetensors").exists()
+    released.rename(tmp_path / ".release.former")  # as a kill between two renames leaves it
+    with pytest.raises(KinspanError, match=str(released)):
+        release(run, released)
     assert (released / "model.safetensors").exists()
 
 
