@@ -122,14 +122,6 @@ def test_pickled_weights_run_nothing(name, how, beside, folder, tmp_path):
     assert not marker.exists()
 
 
-def write_sets(folder):
-    (folder / "sets").mkdir()
-    for split in ("train", "dev", "test"):
-        pairs = [(f"why {split} {q}", a) for q in range(3) for a in range(3)]
-        rows = [{"question": q, "answer": f"{a} stone", "label": int(not a)} for q, a in pairs]
-        (folder / f"sets/{split}.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
-
-
 # What is given away ---------------------------------------------------------------------------------------------
 
 
@@ -173,8 +165,12 @@ def test_a_release_shows_nothing_of_the_machine(family, tmp_path, tiny_documents
     assert shows(tmp_path / "run", secrets)  # config.yaml and summary.json do tell: a run is not for others
 
 
-def test_a_fine_tuned_ranker_shows_nothing_of_the_machine(folder, tmp_path, secrets):
-    write_sets(tmp_path)
+def test_a_fine_tuned_ranker_shows_nothing_of_the_machine(folder, tmp_path, helpers, secrets):
+    (tmp_path / "sets").mkdir()
+    for split in ("train", "dev", "test"):
+        pairs = [(f"why {split} {q}", a) for q in range(3) for a in range(3)]
+        rows = [{"question": q, "answer": f"{a} stone", "label": int(not a)} for q, a in pairs]
+        helpers.write_jsonl(tmp_path / f"sets/{split}.jsonl", rows)
     settings = {"seeds": 1, "epochs": 1, "max_length": 32, "precision": "fp32"}
     places = {"model": str(folder), "data": f"files={tmp_path}/sets", "output_dir": str(tmp_path / "out")}
     run_experiment(FinetuneConfig(**settings, **places))

@@ -1,6 +1,7 @@
 """``make gpu``: its runner on checks that hang, fail and leave processes, and all of it with small models."""
 
 import json
+import lzma
 import os
 import re
 import subprocess
@@ -15,7 +16,8 @@ import psutil
 import pytest
 
 from benchmarks.gpu import __main__ as gpu
-from benchmarks.gpu.pack import ALONE, BUILT, WITH_NEEDS
+from benchmarks.gpu.pack import ALONE, BUILT, WITH_NEEDS, pack_materials
+from data_pipeline.core.default_model import default_model
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -108,11 +110,6 @@ def test_without_a_kit_it_is_refused(tmp_path, monkeypatch, capsys):
 @pytest.mark.slow
 def test_everything_with_small_models(tmp_path, helpers):
     """Each check passes on a CPU, and leaves rows."""
-    import lzma
-
-    from benchmarks.gpu.pack import pack_materials
-    from data_pipeline.core.default_model import default_model
-
     with lzma.open(tmp_path / "documents.jsonl.xz", "wt") as file:
         file.writelines(json.dumps(document) + "\n" for document in helpers.synthetic_documents(60))
     tokenizers = dict.fromkeys(("roberta", "bert"), default_model())

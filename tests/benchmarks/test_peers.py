@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from transformers import BertForSequenceClassification
 
 from benchmarks import train_step
 from benchmarks.peers.case import IGNORED, Case, open_stream, pad_rows, split_rows
@@ -17,6 +18,7 @@ from benchmarks.peers.trainings import MEGA_BATCH, choose_by_length, load_plain
 from benchmarks.peers.turns import Update, compare
 from data_pipeline.core.errors import KinspanError
 from pretrain.batches import to_tensors
+from pretrain.modeling.attention import NAME
 from pretrain.modeling.families import FAMILIES
 from pretrain.modeling.pair_model import PairModel
 
@@ -46,10 +48,6 @@ def test_padded_rows_are_the_packed_pairs(case):
 
 def test_the_plain_models_losses_are_ours(case):
     """With the same weights and no dropout; the pair heads differ."""
-    from transformers import BertForSequenceClassification
-
-    from pretrain.modeling.attention import NAME
-
     case = replace(case, dropout=False)
     plain = load_plain(case)
     batch = open_stream(case).batch(0, case.pairs)

@@ -1,6 +1,5 @@
 """Runs over several hosts, by each launcher; see namespaces.py for the hosts."""
 
-import json
 import os
 import shutil
 import subprocess
@@ -114,9 +113,3 @@ def run_here(program: Sequence[str], world: int, folder: Path, seconds: float = 
     with running(commands, logs, env=environment(), cwd=ROOT) as started:
         statuses = wait_for_all(started, seconds)
     assert not any(statuses), logs[0].read_text()
-
-
-def read_losses(run: Path) -> dict[int, float]:
-    """The loss of each step."""
-    lines = map(json.loads, (run / "metrics.jsonl").read_text().splitlines())
-    return {line["step"]: line["loss"] for line in lines if line["split"] == "train"}

@@ -5,11 +5,11 @@ import pytest
 from pretrain.engine.watch import SILENCE, STATUS
 from tests.chaos.materials import ROOT, Cell
 from tests.chaos.starts import last_step
-from tests.cluster.jobs import LAUNCHERS, SETTINGS, list_flags, read_losses, run_here, run_on, start_on
+from tests.cluster.jobs import LAUNCHERS, SETTINGS, list_flags, run_here, run_on, start_on
 from tests.cluster.jobs import materials as materials
 from tests.cluster.namespaces import cut_link, find_obstacle, make_hosts, mend_link, time_ends
 from tests.cluster.slurm import wait_until
-from tests.pretrain.steps import read_weights, same
+from tests.pretrain.steps import read_log, read_weights, same
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(bool(find_obstacle()), reason=str(find_obstacle()))]
 ENTRY = str(ROOT / "launch/pretrain.py")
@@ -50,7 +50,7 @@ def test_hosts_train_as_one_host_does(launcher, count, make_settings, on_one_hos
     with make_hosts(count, tmp_path) as hosts:
         statuses, said = run_on(hosts, [ENTRY, *list_flags(make_settings(tmp_path / "run"))], launcher, tmp_path)
     assert not any(statuses), "\n".join(said)
-    assert read_losses(tmp_path / "run") == read_losses(reference)
+    assert read_log(tmp_path / "run", "train", "step", "loss") == read_log(reference, "train", "step", "loss")
     assert same(*(read_weights(folder, SETTINGS["max_steps"]) for folder in (tmp_path / "run", reference)))
 
 
@@ -73,11 +73,11 @@ def test_a_host_that_is_cut_off_is_named_and_the_others_go_on(launcher, lost, ma
         if launcher == "plain":
             assert statuses == [STATUS] * count
         others = [host for host in hosts if host != hosts[lost]]
-        reached = max(read_losses(tmp_path / "run"))
-        assert reached < SETTINGS["max_steps"]
+        assert last_step(tmp_path / "run") < SETTINGS["max_steps"]
         statuses, said = run_on(others, program, "plain", tmp_path)
         mend_link(hosts[lost])
     assert statuses == [0, 0], said
-    whole, resumed = read_losses(on_one_host(count)), read_losses(tmp_path / "run")
+    runs = (on_one_host(count), tmp_path / "run")
+    whole, resumed = (dict(read_log(folder, "train", "step", "loss")) for folder in runs)
     assert whole.keys() == resumed.keys()
     assert [resumed[step] for step in whole] == pytest.approx(list(whole.values()), rel=1e-5)

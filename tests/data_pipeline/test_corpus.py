@@ -44,10 +44,6 @@ def rows_of(folder, number=0):
         return pa.ipc.open_file(source).get_batch(0)
 
 
-def refused(match):
-    return pytest.raises(KinspanError, match=match)
-
-
 def open_all(folder, **kwargs):
     corpus = Corpus(folder, **kwargs)
     return [corpus.shard(n) for n in range(len(corpus.manifest.shards))]
@@ -55,7 +51,7 @@ def open_all(folder, **kwargs):
 
 def test_a_folder_without_a_manifest_is_no_corpus(tmp_path):
     for folder in (tmp_path, tmp_path / "nowhere"):
-        with refused(str(folder)):
+        with pytest.raises(KinspanError, match=str(folder)):
             Corpus(folder)
 
 
@@ -76,7 +72,7 @@ def test_a_folder_without_a_manifest_is_no_corpus(tmp_path):
 )
 def test_a_damaged_manifest_is_named(copy, damage):
     damage[1](copy / "manifest.json")
-    with refused(str(copy / "manifest.json")):
+    with pytest.raises(KinspanError, match=str(copy / "manifest.json")):
         Corpus(copy)
 
 
@@ -95,7 +91,7 @@ def test_a_flipped_bit_anywhere_in_a_shard_is_found(copy, where):
     corpus = Corpus(copy)
     corpus.shard(0)
     for _ in range(2):
-        with refused(str(shard)):
+        with pytest.raises(KinspanError, match=str(shard)):
             corpus.shard(1)
 
 
@@ -107,13 +103,13 @@ def test_a_truncated_or_missing_shard_is_named(copy, verify, size):
     shard.unlink()
     if size is not None:
         shard.write_bytes(content[:size])
-    with refused(str(shard)):
+    with pytest.raises(KinspanError, match=str(shard)):
         open_all(copy, verify=verify)
 
 
 def test_a_shard_of_other_columns_is_refused(copy):
     rewrite(copy, rows_of(copy).drop_columns(["title"]))
-    with refused("00000.arrow"):
+    with pytest.raises(KinspanError, match=r"00000.arrow"):
         Corpus(copy).shard(0)
 
 
@@ -128,7 +124,7 @@ def test_offsets_that_lead_outside_the_file_are_refused(copy, place):
     inner = pa.ListArray.from_buffers(inner.type, len(inner), data, children=[inner.values])
     nested = pa.ListArray.from_arrays(lists.offsets, pa.ListArray.from_arrays(lists.values.offsets, inner))
     rewrite(copy, pa.RecordBatch.from_arrays([*rows.columns[:-1], nested], schema=rows.schema))
-    with refused("00000.arrow"):
+    with pytest.raises(KinspanError, match=r"00000.arrow"):
         Corpus(copy).shard(0)
 
 
@@ -140,7 +136,7 @@ def test_a_shard_that_was_edited_with_its_hash_is_another_corpus(copy):
     rewrite(copy, rows.set_column(rows.schema.get_field_index("held_out"), rows.schema.field("held_out"), held_out))
     assert Corpus(copy).manifest.fingerprint != before
     change(copy / "manifest.json", lambda fields: fields.update(fingerprint=before))
-    with refused("manifest.json"):
+    with pytest.raises(KinspanError, match=r"manifest.json"):
         Corpus(copy)
 
 
@@ -150,13 +146,13 @@ def test_usable_paragraphs_that_are_not_there_are_refused(copy, make_stream):
             shard["usable"]["ssp"]["train"]["anchors"] -= 1
 
     change(copy / "manifest.json", remove)
-    with refused("manifest.json"):
+    with pytest.raises(KinspanError, match=r"manifest.json"):
         make_stream(copy).batch(0, 5)
 
 
 def test_a_tokenizer_that_is_gone_is_named(copy):
     shutil.rmtree(copy / "tokenizer")
-    with refused("corpus/tokenizer"):
+    with pytest.raises(KinspanError, match="corpus/tokenizer"):
         _ = Corpus(copy).tokenizer_folder
 
 
@@ -191,7 +187,7 @@ def test_a_mark_does_not_hide_damage_that_keeps_size_and_time(copy):
     before = shard.stat()
     shard.write_bytes(shard.read_bytes()[:-1] + b"\x00")
     os.utime(shard, ns=(before.st_atime_ns, before.st_mtime_ns))
-    with refused(str(shard)):
+    with pytest.raises(KinspanError, match=str(shard)):
         Corpus(copy).shard(1)
 
 

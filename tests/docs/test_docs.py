@@ -12,10 +12,9 @@ import pytest
 from transformers import AutoModelForSequenceClassification
 
 from data_pipeline.core.command_line import parse
-from launch.kinspan import find_command, show
+from launch.kinspan import find_command, run_command, show
 from objectives import OBJECTIVES
 from pretrain.config import PretrainConfig
-from tests.launch.entries import module_of, name_module
 from tests.programs import run_program
 from tests.synthetic import write_model
 
@@ -49,9 +48,9 @@ def run_here(place, monkeypatch, capfd):
             assert kinspan == "kinspan"
             command, arguments = find_command(words)
             few = ["--eval_pairs", "20", "--global_batch_size", "8"] if command == "pretrain" else []
-            monkeypatch.setattr(sys, "argv", [command, *few, *arguments])
+            monkeypatch.setattr(sys, "argv", [kinspan, *command.split(), *few, *arguments])
             if arguments != ["--help"]:
-                show(module_of(name_module(command)).main())
+                show(run_command())
         return capfd.readouterr().out
 
     return run_block

@@ -64,9 +64,7 @@ def test_documents_that_hold_a_text_are_left_out(documents, tiny_documents, monk
     ("arguments", "flag"),
     [
         (["--documents", "nowhere"], "^nowhere"),
-        (["--documents", "few.jsonl", "--budget", "a while"], "--budget"),
         (["--documents", "nowhere", "--columns", "answer=a"], "^--columns"),
-        (["--documents", "python-docs", "--questions", "absent"], "--questions absent"),
         (["--documents", "python-docs", "--questions", "q.xls"], r"--questions q\.xls"),
         (["--documents", "python-docs", "--model", "absent/x/y"], "absent/x/y"),
         (["--documents", "few.jsonl"], "^--documents few.jsonl"),

@@ -78,7 +78,6 @@ REFUSED = [  # entry, arguments, and what the message must name
     ("inspect_pairs", ["--start", str(2**48)], "--start"),
     ("release", ["--run_dir", "absent", "--output_dir", "x"], "absent"),
     ("pretrain", ["--micro_batch_size", "9", "--global_batch_size", "8"], "--micro_batch_size"),
-    ("pretrain", ["--config", "absent.yaml"], "--config absent.yaml"),
     ("finetune", ["--data", "wikiqa=nowhere"], "wikiqa=nowhere"),
     ("finetune", ["--data", "files=x", "--learning_rate", "0"], "--learning_rate 0.0"),
     ("status", ["absent"], "absent"),

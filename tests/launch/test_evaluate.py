@@ -19,19 +19,11 @@ from tests.launch.entries import program_of
 from tests.programs import run_program
 
 
-def run(*arguments, cwd):
-    return run_program(*program_of("evaluate"), *arguments, cwd=cwd)
-
-
-@pytest.fixture
-def files(tmp_path):
+def test_files_give_a_table_notes_and_a_line_of_json(tmp_path):
     (tmp_path / "run.txt").write_text("q1 Q0 a 1 0.5 t\nq1 Q0 b 2 0.7 t\nq2 Q0 a 1 1 t\nq9 Q0 a 1 1 t\n")
     (tmp_path / "qrels.txt").write_text("q1 0 a 1\nq1 0 b 0\nq2 0 a 1\nq3 0 a 1\n")
-    return tmp_path
-
-
-def test_files_give_a_table_notes_and_a_line_of_json(files):
-    done = run("--run", "run.txt", "--qrels", "qrels.txt", "--json", cwd=files)
+    files = ("--run", "run.txt", "--qrels", "qrels.txt")
+    done = run_program(*program_of("evaluate"), *files, "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     *text, last = done.stdout.splitlines()
     assert "run.txt   0.5000   0.5000   0.3333   0.5436  0.0000 to 1.0000" in text  # (1/2 + 1 + 0) / 3, and so on

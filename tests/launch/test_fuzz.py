@@ -6,7 +6,6 @@ starting one costs milliseconds, and worker processes are stood in for.
 """
 
 import contextlib
-import dataclasses
 import importlib
 import io
 import json
@@ -17,6 +16,7 @@ import shutil
 import sys
 import time
 import traceback
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -90,8 +90,6 @@ def ground(tmp_path_factory, tiny_corpus, tiny_documents, helpers):
             {"question": f"why {split} {q}", "answer": f"river {a} stone {q}", "label": int(a == q)} for q, a in pairs
         ]
         helpers.write_jsonl(ground / f"sets/{split}.jsonl", rows)
-    (ground / "run.txt").write_text("".join(f"q{k % 3} Q0 c{k} {k} {k / 2} tag\n" for k in range(9)))
-    (ground / "qrels.txt").write_text("".join(f"q{k % 3} 0 c{k} {k % 2}\n" for k in range(9)))
     answer = {"long_answer": {"start_token": 0, "end_token": 6}, "short_answers": [{"start_token": 3, "end_token": 4}]}
     page = {"document_text": "<P> It is blue . </P> <P> Not blue , red . </P> <P> No . </P>"}
     page["annotations"] = [{**answer, "yes_no_answer": "NONE"}]
@@ -117,11 +115,7 @@ def ground(tmp_path_factory, tiny_corpus, tiny_documents, helpers):
 
 @pytest.fixture(autouse=True)
 def _in_one_process(monkeypatch, tmp_path, helpers, tiny_corpus):
-    """No hub, no worker processes, no building of the default corpus, and tokenizers read once."""
-    from huggingface_hub import constants
-
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    monkeypatch.setenv("HF_DATASETS_OFFLINE", "1")
+    """No worker processes, no building of the default corpus, and tokenizers read once."""
     monkeypatch.setattr("finetune.data.builders.asnq.map_chunks", lambda work, chunks, _: map(work, chunks))
     monkeypatch.setitem(sys.modules, "ray", None)  # no cluster is started
     for module in ("launch.commands.inspect_corpus", "pretrain.planning.corpora"):
@@ -154,11 +148,6 @@ def _filled(flags: list[str], ground: Path) -> list[str]:
     return [flag.replace("{ground}", str(ground)) for flag in flags]
 
 
-def _config_class(entry: str) -> type:
-    classes = (value for name, value in vars(module_of(entry)).items() if name.endswith("Config"))
-    return next(value for value in classes if dataclasses.is_dataclass(value))
-
-
 def _snapshot(folder: Path) -> dict[Path, tuple[int, int]]:
     return {p: (p.stat().st_size, p.stat().st_mtime_ns) for p in folder.rglob("*") if p.is_file()}
 
@@ -184,6 +173,7 @@ def _wrong(status: int, said: str, seconds: float, before: dict, after: dict) ->
 
 def _fuzz(command: str, examples: range, ground: Path, folder: Path) -> None:
     entry, base, files = COMMANDS[command]
+    (config_class,) = (c for n, c in vars(module_of(entry)).items() if n.endswith("Config") and is_dataclass(c))
     resumes = str(base.get("output_dir", "")).startswith("{ground}")  # in a folder of an earlier run
     failures = []
     for number in examples:
@@ -199,7 +189,7 @@ def _fuzz(command: str, examples: range, ground: Path, folder: Path) -> None:
                 broken.unlink()
             else:
                 broken.write_bytes(damaged(rng, broken.read_bytes()))
-        kinds = get_value_types(_config_class(entry))
+        kinds = get_value_types(config_class)
         arguments = _filled(arguments_like(rng, base, kinds, here, 0 if broken else 1), place)
         text = here / "config.yaml"
         if text.exists():

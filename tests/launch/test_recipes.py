@@ -13,8 +13,7 @@ from pretrain.config import PretrainConfig
 from pretrain.engine.deepspeed_config import read_deepspeed_config
 from pretrain.planning.checks import check
 
-ROOT = Path(__file__).resolve().parents[2]
-FOLDER = ROOT / "launch/recipes"
+FOLDER = Path(__file__).resolve().parents[2] / "launch/recipes"
 # Negatives of a question, where they are from, seeds, and the filter of dev and test: MultiCQA, sections 3.2 and 3.3
 IN_DOMAIN = {
     "multicqa-las": (10, "corpus", 2, "no-all-negative"),

@@ -63,8 +63,6 @@ def test_every_checkpoint_is_pushed_as_a_revision(call, hub, run_folder, monkeyp
         folder = call("--push_to_hub", "me/ranker", source=run_folder / f"checkpoints/step-{step:08d}")
     facts = {tag: json.loads(hub.files("me/ranker", tag)["kinspan.json"]) for tag in hub.repositories["me/ranker"].tags}
     assert {tag: fact["step"] for tag, fact in facts.items()} == {"step-00000002": 2, "step-00000004": 4}
-    released = {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
-    assert hub.files("me/ranker") == released
     assert 'CrossEncoder("me/ranker", ' in (folder / "README.md").read_text()
 
 

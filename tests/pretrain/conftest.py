@@ -9,7 +9,7 @@ import torch
 from transformers import AutoConfig, AutoModelForSequenceClassification, PreTrainedConfig
 
 from data_pipeline.tokenizers import load_tokenizer
-from tests.synthetic import short_tokenizer, write_model
+from tests.synthetic import short_tokenizer, synthetic_documents, write_model
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
 BERT_IDS = {"cls_token_id": 101, "bos_token_id": 101, "sep_token_id": 102, "eos_token_id": 102, "pad_token_id": 0}
@@ -66,3 +66,8 @@ def make_base(make_model: Callable[..., Path]) -> Callable[..., Path]:
 @pytest.fixture(scope="session")
 def base(make_base: Callable[..., Path]) -> Path:
     return make_base()
+
+
+@pytest.fixture(scope="session")
+def other_corpus(make_corpus: Callable[..., Path]) -> Path:
+    return make_corpus(synthetic_documents(40, "other"), validation_share=0.3, shard_tokens=4000)

@@ -1,7 +1,5 @@
 """Preflight: hosts that differ are named, and one process trains for two steps and leaves nothing."""
 
-import logging
-
 import pytest
 
 from data_pipeline.core.errors import KinspanError
@@ -24,7 +22,7 @@ def make_config(make_model, tiny_corpus, tmp_path):
 
 
 def test_a_run_with_nothing_in_the_way_is_ready_and_nothing_is_left(make_config, tmp_path, caplog):
-    caplog.set_level(logging.INFO)
+    caplog.set_level("INFO")
     assert preflight(make_config(max_steps=3600, keep_checkpoints=10**9)) == []
     assert "3600 steps take" in caplog.text
     assert list(tmp_path.iterdir()) == []

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from pretrain.config import PretrainConfig
+from pretrain.modeling.pair_model import load_model
 from pretrain.release.release import release
 from pretrain.run import pretrain
 from pretrain.status import read_status
@@ -30,10 +31,6 @@ def run(settings, ranks=1, fault=None):
     return outcome.output
 
 
-def run_here(settings):
-    return pretrain(PretrainConfig(**{k: str(v) if isinstance(v, Path) else v for k, v in settings.items()}))
-
-
 @pytest.fixture
 def settings(make_model, tiny_corpus, tmp_path):
     return {"corpus": tiny_corpus, "model": make_model(), "output_dir": tmp_path / "run", **SETTINGS}
@@ -42,7 +39,7 @@ def settings(make_model, tiny_corpus, tmp_path):
 def killed_and_resumed_equals_uninterrupted(settings, tmp_path, ranks):
     settings |= {"save_steps": 4}  # most steps come after the second checkpoint, as a busy machine is late to kill
     whole = {**settings, "output_dir": tmp_path / "whole"}
-    run_here(whole) if ranks == 1 else run(whole, ranks)
+    pretrain(PretrainConfig(**whole)) if ranks == 1 else run(whole, ranks)
     run(settings, ranks, Fault("kill -9 all", "checkpoint", number=2))  # a new one, as it keeps whom it hits
     assert not (settings["output_dir"] / "summary.json").exists()
     deadline = time.monotonic() + 20  # a killed rank may take a moment to go
@@ -59,8 +56,6 @@ def killed_and_resumed_equals_uninterrupted(settings, tmp_path, ranks):
 
 def test_a_killed_run_ends_bit_identical(settings, tmp_path):
     """Dropout on, ZeRO-2, killed between two checkpoints; from weights, whose loading leaves dropout off."""
-    from pretrain.modeling.pair_model import load_model
-
     model, _ = load_model(str(settings["model"]), seed=1)
     model.classifier.save_pretrained(str(settings["model"]))
     killed_and_resumed_equals_uninterrupted(settings, tmp_path, ranks=1)
@@ -92,7 +87,7 @@ def test_two_ranks_give_the_losses_of_one(family, objective, settings, tmp_path,
     settings |= {"objective": objective}
     settings |= {"global_batch_size": 7, "micro_batch_size": 2, "max_steps": 10, "save_steps": 10}
     one, two = ({**settings, "output_dir": tmp_path / name} for name in ("one", "two"))
-    run_here(one)
+    pretrain(PretrainConfig(**one))
     run(two, 2)
     names = ("step", "mlm_loss", "pair_loss", *(["rtd_loss"] if family == "electra" else []))
     losses = [read_log(folder["output_dir"], "train", *names) for folder in (one, two)]
@@ -102,7 +97,7 @@ def test_two_ranks_give_the_losses_of_one(family, objective, settings, tmp_path,
 
 
 def test_a_run_leaves_what_people_look_for(settings, caplog):
-    run_here({**settings, "max_steps": 6, "profile": 1, "peak_tflops": 1.0})
+    pretrain(PretrainConfig(**{**settings, "max_steps": 6, "profile": 1, "peak_tflops": 1.0}))
     folder = settings["output_dir"]
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["steps"] == 6
@@ -114,7 +109,7 @@ def test_a_run_leaves_what_people_look_for(settings, caplog):
     assert all((folder / name).exists() for name in ("curve.png", "trace.json.gz"))
     assert all(mfu > 0 for (mfu,) in read_log(folder, "train", "mfu_percent"))
     caplog.set_level("INFO")
-    run_here({**settings, "max_steps": 6})
+    pretrain(PretrainConfig(**{**settings, "max_steps": 6}))
     assert "this run is complete" in caplog.text
     release(folder, folder / "release")
     assert {caplog.text.count(warning) for warning in summary["warnings"]} == {1}

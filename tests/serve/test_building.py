@@ -1,6 +1,5 @@
 """An index that was changed answers like one built at once; whatever is cut short leaves no trace."""
 
-import logging
 from pkgutil import resolve_name
 from unittest.mock import Mock
 
@@ -30,7 +29,7 @@ def read(folder, embedder, k=10):
 
 
 def test_an_index_becomes_what_its_answers_are_now(tmp_path, embedder, answers, monkeypatch, caplog):
-    caplog.set_level(logging.INFO)
+    caplog.set_level("INFO")
     encode, encoded = embedder.embed_answers, []
     monkeypatch.setattr(embedder, "embed_answers", lambda texts, *more: encoded.append(len(texts)) or encode(texts))
     built, grown = tmp_path / "built", tmp_path / "grown"
@@ -55,7 +54,7 @@ def test_an_index_becomes_what_its_answers_are_now(tmp_path, embedder, answers, 
 
 
 def test_a_killed_build_goes_on_where_it_was(tmp_path, embedder, answers, monkeypatch, caplog):
-    caplog.set_level(logging.INFO)
+    caplog.set_level("INFO")
     answers = [answers[0]._replace(text="river " * 2 * embedder.max_length), *answers[1:]]
     build_index(tmp_path / "other", embedder, answers)
     monkeypatch.setattr(building, "STEP", 20)

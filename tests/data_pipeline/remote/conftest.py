@@ -5,8 +5,8 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import boto3
@@ -91,14 +91,6 @@ def serve(app: Callable) -> Iterator[Faults]:
     server.shutdown()
 
 
-@dataclass
-class Place:
-    """A store that a test can fill: ``url = place.put(folder)``."""
-
-    faults: Faults | None
-    put: Callable[[Path], str]
-
-
 @pytest.fixture(scope="session")
 def http_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Faults, Path]]:
     root = tmp_path_factory.mktemp("http")
@@ -129,7 +121,8 @@ _numbers = iter(range(1_000_000))
 
 
 @pytest.fixture
-def http(http_server: tuple[Faults, Path]) -> Place:
+def http(http_server: tuple[Faults, Path]) -> SimpleNamespace:
+    """A store that a test can fill, as ``s3`` and ``local`` are: ``url = http.put(folder)``."""
     faults, root = http_server
     faults.reset()
 
@@ -138,11 +131,11 @@ def http(http_server: tuple[Faults, Path]) -> Place:
         (root / name).symlink_to(folder)
         return f"{faults.url}/{name}"
 
-    return Place(faults, put)
+    return SimpleNamespace(faults=faults, put=put)
 
 
 @pytest.fixture
-def s3(s3_server: Faults) -> Place:
+def s3(s3_server: Faults) -> SimpleNamespace:
     s3_server.reset()
     client = boto3.client("s3")
 
@@ -153,16 +146,16 @@ def s3(s3_server: Faults) -> Place:
         s3_server.reset()
         return f"s3://{BUCKET}/{name}"
 
-    return Place(s3_server, put)
+    return SimpleNamespace(faults=s3_server, put=put)
 
 
 @pytest.fixture
-def local() -> Place:
-    return Place(None, lambda folder: f"file://{folder}")
+def local() -> SimpleNamespace:
+    return SimpleNamespace(put=lambda folder: f"file://{folder}")
 
 
 @pytest.fixture(params=["http", "s3"])
-def served(request: pytest.FixtureRequest) -> Place:
+def served(request: pytest.FixtureRequest) -> SimpleNamespace:
     """Each of the servers in turn."""
     return request.getfixturevalue(request.param)
 

@@ -57,8 +57,6 @@ def test_every_index_is_one_pair_of_one_part(how, first, count):
 
 # Streams --------------------------------------------------------------------------------------------------
 
-MIXED = "ssp:2+psd:1+nsp:1"
-
 
 @pytest.fixture(scope="module")
 def other_corpus(make_corpus):
@@ -223,9 +221,8 @@ def test_an_epoch_of_round_robin_counts_every_corpus_with_a_bound(tiny_corpus, o
 
 def test_a_part_without_a_share_keeps_its_number_and_gives_no_pair(tiny_corpus, make_stream):
     corpus = Corpus(tiny_corpus)
-    parts = tuple(
-        replace(part, corpus=corpus, weight=n) for part, n in zip(parse_mixture(MIXED).parts, (2, 0, 1), strict=True)
-    )
+    given = zip(parse_mixture("ssp:2+psd:1+nsp:1").parts, (2, 0, 1), strict=True)
+    parts = tuple(replace(part, corpus=corpus, weight=n) for part, n in given)
     stream = PairStream(Mixture(parts), template=make_stream(corpus).template, seed=1)
     assert Counter(stream.batch(0, 300).part.tolist()) == {0: 200, 2: 100}
     assert stream.epoch_pairs > 0

@@ -103,11 +103,6 @@ def done(options, hooks, _few_updates):
     return given, adapt(given, hooks)
 
 
-def measure(model, given):
-    test = load_split(f"files={given.output / 'test' / 'test.jsonl'}", "test")
-    return compute_means(compute_question_metrics(test, score_answers(model, test)))[MAP]
-
-
 def test_labels_lead_to_a_verdict_about_every_ranker(done):
     given, result = done
     text = format_result(result)
@@ -150,7 +145,9 @@ def test_whatever_is_chosen_is_released(done, options, hooks, monkeypatch, numbe
         assert result["release"] is None
         assert not (given.output / "release").exists()
     else:
-        assert measure(result["release"], given) == pytest.approx(result["figures"]["chosen"], abs=1e-6)
+        test = load_split(f"files={given.output / 'test' / 'test.jsonl'}", "test")
+        means = compute_means(compute_question_metrics(test, score_answers(result["release"], test)))
+        assert means[MAP] == pytest.approx(result["figures"]["chosen"], abs=1e-6)
 
 
 def test_what_cannot_be_trained_is_refused_before_the_pretraining(options, hooks, tmp_path):

@@ -6,12 +6,14 @@ from dataclasses import replace
 import pytest
 
 from data_pipeline.core.errors import KinspanError
+from data_pipeline.corpus import Corpus
 from finetune.data.answers import fold_text
 from finetune.data.builders.forum import KINDS, ForumQuestion, build_forum_set, choose_split, read_questions
 from finetune.data.registry import load_split
 from tests.conftest import write_jsonl
 from tests.launch.entries import program_of
 from tests.programs import run_program
+from tests.synthetic import short_tokenizer
 
 SHARES = {"dev": 0.2, "test": 0.3}
 
@@ -87,9 +89,6 @@ def write_tangled_desk(path, count=300):
 @pytest.mark.parametrize("kind", ["title_answer", "title_body", "duplicate"])
 def test_declared_duplicates_are_never_wrong_and_never_parted(helpers, tmp_path, kind):
     """Not those at two links' distance, of the other direction, or of the same original either; prepare agrees."""
-    from data_pipeline.corpus import Corpus
-    from tests.synthetic import short_tokenizer
-
     name = write_tangled_desk(tmp_path / "desk.jsonl")
     questions = {question.id: question for question in read_questions([name])}
     build_forum_set(list(questions.values()), kind, tmp_path / "set", SHARES, candidates=20)

@@ -96,14 +96,12 @@ def test_broken_askubuntu_is_named(tmp_path, text):
         load_split(askubuntu(tmp_path, text), "test")
 
 
-POOL = "InsuranceQA.question.anslabel.token.{}.pool.solr.{}.encoded"
-
-
-def insuranceqa_v2(folder, pool, split="test", size=500, vocabulary="idx_1\tdoes\nidx_2\tit\nidx_3\tpay"):
+def insuranceqa_v2(folder, pool, vocabulary="idx_1\tdoes\nidx_2\tit\nidx_3\tpay"):
     (folder / "vocabulary").write_text(vocabulary + "\n")
     answers = b"1\tidx_2 idx_3\n2\tidx_2\n3\tidx_3 idx_3\n"
     (folder / "InsuranceQA.label2answer.token.encoded.gz").write_bytes(gzip.compress(answers))
-    (folder / f"{POOL.format(size, split)}.gz").write_bytes(gzip.compress(pool.encode()))
+    name = "InsuranceQA.question.anslabel.token.500.pool.solr.test.encoded.gz"
+    (folder / name).write_bytes(gzip.compress(pool.encode()))
     return f"insuranceqa_v2={folder}"
 
 
@@ -118,11 +116,8 @@ def test_insuranceqa_v2_has_words_of_any_kind(tmp_path):
     assert data.answers.to_pylist() == ["null 401 k", "401 k 401 k"]
 
 
-LINES = "life\tidx_1 idx_2 idx_3\t2 3\t1 3\nauto\tidx_1 idx_2\t2\t1 3\n\n"
-
-
 def test_insuranceqa_v2_ranks_its_pools(tmp_path):
-    spec = insuranceqa_v2(tmp_path, LINES)
+    spec = insuranceqa_v2(tmp_path, "life\tidx_1 idx_2 idx_3\t2 3\t1 3\nauto\tidx_1 idx_2\t2\t1 3\n\n")
     data = load_split(spec, "test")
     assert rows_of(data) == [
         ("test-1", "does it pay", "1", "it pay", 0),

@@ -1,5 +1,3 @@
-import warnings
-
 import numpy as np
 import pytest
 from scipy.stats import ttest_ind, ttest_rel
@@ -14,12 +12,7 @@ from finetune.evaluation.significance import (
     estimate_error,
 )
 
-
-@pytest.fixture(autouse=True)
-def _no_warnings():
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        yield
+pytestmark = pytest.mark.filterwarnings("error")
 
 
 def test_agrees_with_scipy_and_with_itself():

@@ -73,7 +73,6 @@ def test_bad_scores_and_ids_write_nothing(data, tmp_path):
     ("read", "first", "line"),
     [
         (trec.read_run, "q1 Q0 d1 1 0.5 tag", "q1 Q0 d2 1 0.5"),
-        (trec.read_run, "q1 Q0 d1 1 0.5 tag", "q1 Q0 d2 1 0.5 tag more"),
         (trec.read_run, "q1 Q0 d1 1 0.5 tag", "q1 Q0 d2 1 high tag"),
         *[(trec.read_run, "q1 Q0 d1 1 0.5 tag", "q1 Q0 d1 2 0.4 tag"), (trec.read_qrels, "q1 0 d1 1", "q1 d2 1")],
         *[(trec.read_qrels, "q1 0 d1 1", "q1 0 d2 1.0"), (trec.read_qrels, "q1 0 d1 1", "q1 0 d1 0")],

@@ -23,12 +23,11 @@ from finetune.ranking.kinds import FUSION_FILE, MODULES, WORDS, can_embed
 from finetune.ranking.measure import measure_search
 from finetune.ranking.model import load_model, score_answers
 from finetune.ranking.ranker import load_ranker
-from launch.kinspan import find_command, show
+from launch.kinspan import run_command, show
 from pretrain.release.card import CANDIDATES, EXAMPLE_FOLDER, QUESTION
 from pretrain.release.folder import CARD
 from serve.search import ReRanker
 from tests.fake_hub import find_faults
-from tests.launch.entries import module_of, name_module
 
 WEIGHTS = {BM25: 0.2, FINDER: 0.3, READER: 0.5}
 
@@ -127,9 +126,8 @@ def test_the_code_of_the_card_runs_as_it_stands(fused, tmp_path, monkeypatch, ca
     for code in codes:
         exec(code, {})
     for line in commands.splitlines():
-        command, arguments = find_command(shlex.split(line)[1:])
-        monkeypatch.setattr("sys.argv", [command, *arguments])
-        show(module_of(name_module(command)).main())
+        monkeypatch.setattr("sys.argv", shlex.split(line))
+        show(run_command())
     said = capsys.readouterr().out
     assert "tensor([[" in said
     assert "'corpus_id': " in said

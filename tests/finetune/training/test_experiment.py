@@ -5,6 +5,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -220,20 +221,14 @@ def test_data_that_cannot_be_used(config, tmp_path, sets):
     (lacking / "dev.jsonl").write_text(train_lines)
     with pytest.raises(KinspanError, match="--test_every_validation"):
         run_experiment(replace(config, data=f"files={lacking}", test_every_validation=True))
-    (lacking / "train.jsonl").write_text(train_lines.replace('"label": 0', '"label": 1'))
-    with pytest.raises(KinspanError, match="one label"):
-        run_experiment(replace(config, data=f"files={lacking}"))
 
 
 def test_a_run_killed_before_its_scores_goes_on(config, trained, monkeypatch):
     config = replace(config, seeds=1)
     whole = run_experiment(replace(config, output_dir=config.output_dir + "-whole"))
 
-    def killed(*_):
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patch:
-        patch.setattr(experiment, "write_predictions", killed)
+        patch.setattr(experiment, "write_predictions", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             run_experiment(config)
     assert run_experiment(config)["test"] == whole["test"]

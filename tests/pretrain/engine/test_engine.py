@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from deepspeed.accelerator import get_accelerator
+from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler
 
 from pretrain import step as steps
 from pretrain.batches import to_tensors
@@ -18,8 +19,6 @@ from tests.pretrain.steps import make_run, set_up_alone, start_engine, take_step
 
 
 def test_the_guard_ends_a_run_that_overflows_not_deepspeed():
-    from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler
-
     start_distributed()
     scaler = DynamicLossScaler(4, scale_window=1000, min_scale=1, delayed_shift=2, consecutive_hysteresis=False)
     adapt_loss_scaling(SimpleNamespace(optimizer=SimpleNamespace(loss_scaler=scaler)))

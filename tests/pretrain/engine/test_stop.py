@@ -39,7 +39,6 @@ def test_a_signal_asks_and_a_second_one_ends_at_once(number):
 
 SHELL = ["sh", "-c", '"$@"; exit $?', "wrapper"]
 TORCH, DEEPSPEED = {"TORCHELASTIC_RUN_ID": "none"}, {"CROSS_SIZE": "1"}
-ACCELERATE = {"ACCELERATE_MIXED_PRECISION": "no"}
 START = "import subprocess, sys\nsubprocess.run([*{wrapper!r}, sys.executable, '-c', {program!r}])\n"
 
 
@@ -51,7 +50,7 @@ def start(program, variables):
 
 @pytest.mark.parametrize(
     ("variables", "wrapper"),
-    [(TORCH, []), (TORCH, SHELL), (DEEPSPEED, []), (DEEPSPEED, SHELL), (ACCELERATE, [])],
+    [(TORCH, []), (TORCH, SHELL), (DEEPSPEED, []), (DEEPSPEED, SHELL), ({"ACCELERATE_MIXED_PRECISION": "no"}, [])],
     ids=["torch", "torch-wrapped", "deepspeed", "deepspeed-wrapped", "accelerate"],
 )
 def test_a_launcher_that_dies_is_noticed(variables, wrapper):

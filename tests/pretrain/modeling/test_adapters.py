@@ -177,14 +177,11 @@ def edit(**changes):
     return change
 
 
-GONE = {"name": "x", "place": "../gone", "model_type": "bert", "fingerprint": ""}
-
-
 @pytest.mark.parametrize(
     ("change", "file"),
     [
         (edit(parts=[{"kind": "bottleneck", "name": "x", "size": 5}]), "adapter.safetensors"),
-        (edit(base=GONE), "adapter.json"),
+        (edit(base={"name": "x", "place": "../gone", "model_type": "bert", "fingerprint": ""}), "adapter.json"),
         (lambda folder: (folder / "adapter.json").write_text("{"), "adapter.json"),
         (lambda folder: (folder / "adapter.safetensors").write_bytes(b"x"), "adapter.safetensors"),
         (lambda folder: (folder / "pair_head.safetensors").unlink(), "pair_head.safetensors"),

@@ -14,8 +14,6 @@ from pretrain.modeling.packing import Packing
 from pretrain.modeling.pair_model import load_model
 from tests.flash_on_cpu import flash_on_cpu
 
-CPU = torch.device("cpu")
-
 
 @pytest.fixture
 def _as_on_a_gpu(monkeypatch):
@@ -36,10 +34,8 @@ BY_LAYER = {3, 4, 5, 6}  # of the first layer, of windows and of others, and for
 
 def make_inputs(stream):
     """Batches of different shapes; the first has no padding, as the largest batch of a run mostly has none."""
-    return [to_tensors(batch, CPU) for batch in (make_largest_batch(stream, 8), *(stream.batch(*b) for b in BATCHES))]
-
-
-BATCHES = ((0, 4), (9, 7), (30, 5), (40, 12))
+    batches = [make_largest_batch(stream, 8), *(stream.batch(*b) for b in ((0, 4), (9, 7), (30, 5), (40, 12)))]
+    return [to_tensors(batch, torch.device("cpu")) for batch in batches]
 
 
 @pytest.mark.slow

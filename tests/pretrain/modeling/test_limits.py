@@ -25,8 +25,7 @@ def test_positions_of_families_that_are_not_trained_here(config, positions):
     tokenizer = load_tokenizer(short_tokenizer())
     check_fits("it", model, tokenizer, positions or 100_000)
     if positions:
-        ids = torch.full((1, positions), 1000)
-        model(ids)
+        model(torch.full((1, positions), 1000))
         with pytest.raises((IndexError, RuntimeError)):
             model(torch.full((1, positions + 1), 1000))
         with pytest.raises(KinspanError, match=f"--max_length {positions + 1}"):

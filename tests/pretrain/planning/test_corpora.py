@@ -72,11 +72,6 @@ def test_a_mixture_that_cannot_be_is_refused(texts, message):
 
 
 @pytest.fixture(scope="module")
-def other_corpus(make_corpus, helpers):
-    return make_corpus(helpers.synthetic_documents(40, "other"), validation_share=0.3, shard_tokens=4000)
-
-
-@pytest.fixture(scope="module")
 def mixed(tiny_corpus, other_corpus, make_stream):
     """Of ten pairs, eight of tiny_corpus: three SSP to one NSP; and two PSD of the other one."""
     given = parse_sources([f"{tiny_corpus}=4,ssp:3+nsp:1", f"{other_corpus}=1"])

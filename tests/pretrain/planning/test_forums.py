@@ -14,13 +14,12 @@ from pretrain.planning.corpora import build_mixture, drop_untrainable, list_sour
 from pretrain.planning.forums import BALANCED, BENCHMARK_FORUMS, LARGEST, choose_forums
 from tests.synthetic import short_tokenizer
 
-CACHE = CacheSettings(None, 1.0)
 EVERY = sorted({*BALANCED, *LARGEST, *BENCHMARK_FORUMS, "beer"})
 GIVEN = parse_sources([f"forums/{name}.stackexchange.com" if len(name) % 2 else f"forums/{name}" for name in EVERY])
 
 
 def choose(chosen, sources=GIVEN, min_questions=None):
-    return [source.path for source in choose_forums(sources, chosen, min_questions, CACHE)]
+    return [source.path for source in choose_forums(sources, chosen, min_questions, CacheSettings(None, 1.0))]
 
 
 @pytest.mark.parametrize(("chosen", "names"), [("balanced", BALANCED), ("largest", LARGEST)])

@@ -17,16 +17,11 @@ SETTINGS = {"max_steps": STEPS, "save_steps": 4, "eval_steps": 4, "eval_pairs": 
 SETTINGS |= {"global_batch_size": 20, "micro_batch_size": 20, "precision": "fp32"}
 
 
-@pytest.fixture(scope="module")
-def news(make_corpus, helpers):
-    return make_corpus(helpers.synthetic_documents(40, "other"), validation_share=0.3, shard_tokens=4000)
-
-
 @pytest.fixture
-def recipe(tiny_corpus, news, make_model, tmp_path):
+def recipe(tiny_corpus, other_corpus, make_model, tmp_path):
     """A recipe whose corpora are links, so that their names tell them apart."""
     (tmp_path / "wiki").symlink_to(tiny_corpus)
-    (tmp_path / "news").symlink_to(news)
+    (tmp_path / "news").symlink_to(other_corpus)
     corpora = [f"file://{tmp_path}/wiki=3,ssp:2+nsp:1", f"{tmp_path}/news=1"]
     given = {"corpus": corpora, "objective": "psd", "model": str(make_model()), "output_dir": str(tmp_path / "run")}
     given |= SETTINGS | {"cache_dir": str(tmp_path / "cache"), "cache_gb": 1}

@@ -14,8 +14,6 @@ from pretrain.release.release import release
 from pretrain.run import pretrain
 from tests.pretrain.steps import make_run
 
-CPU = torch.device("cpu")
-
 
 @pytest.fixture(params=["none", "tied", "disentangled"])
 def run(request, make_model, tiny_corpus, tmp_path):
@@ -31,23 +29,20 @@ def run(request, make_model, tiny_corpus, tmp_path):
     return tmp_path / "run", model.eval()
 
 
-def test_the_release_gives_the_trained_scores_and_can_be_trained_on(run, tiny_corpus, make_stream, tmp_path):
-    folder, model = run
-    released = release(folder, tmp_path / "release")
-    _check_scores(model, released, make_stream(tiny_corpus, max_length=48).batch(0, 8))
-    words = "electra.embeddings.word_embeddings.weight"
-    large, small = (load_file(str(released / place / "model.safetensors"))[words] for place in ("", "generator"))
-    sharing = json.loads((folder / "run.json").read_text())["settings"]["embedding_sharing"]
-    assert torch.equal(large, small) == (sharing == "tied")
-
-
 def discriminate(model, inputs):
     """Pair and token logits of the text as it stands."""
     hidden = model.encode(inputs)
     return model.score_pairs(hidden, inputs["starts"]), model.detect_replaced(hidden)
 
 
-def _check_scores(model, released, batch):
+def test_the_release_gives_the_trained_scores_and_can_be_trained_on(run, tiny_corpus, make_stream, tmp_path):
+    folder, model = run
+    released = release(folder, tmp_path / "release")
+    words = "electra.embeddings.word_embeddings.weight"
+    large, small = (load_file(str(released / place / "model.safetensors"))[words] for place in ("", "generator"))
+    sharing = json.loads((folder / "run.json").read_text())["settings"]["embedding_sharing"]
+    assert torch.equal(large, small) == (sharing == "tied")
+
     loaded = {}
     for auto, place, variant in (
         *[(AutoModelForSequenceClassification, released, None), (AutoModelForPreTraining, released, "token_head")],
@@ -58,7 +53,8 @@ def _check_scores(model, released, batch):
         assert not info["mismatched_keys"]
     again, notes = load_replaced_token_model(str(released), str(released / "generator"), "none", seed=9)
     assert not notes
-    inputs = to_tensors(batch, CPU) | {"masked_positions": torch.arange(batch.num_tokens)}
+    batch, texts = make_stream(tiny_corpus, max_length=48).batch(0, 8), []
+    inputs = to_tensors(batch, torch.device("cpu")) | {"masked_positions": torch.arange(batch.num_tokens)}
     with torch.no_grad():
         pair, token = discriminate(model, inputs)
         vocabulary = model.generate(inputs)
@@ -69,12 +65,7 @@ def _check_scores(model, released, batch):
             logits = [m.eval()(**alone).logits[0] for m in loaded.values()]
             for theirs, ours in zip(logits, (pair[k : k + 1], token[a:b], vocabulary[a:b]), strict=True):
                 assert torch.allclose(theirs, ours, atol=1e-5)
+            texts.append([batch.input_ids[a:b][batch.token_type_ids[a:b] == kind] for kind in (0, 1)])
     encoder = CrossEncoder(str(released))
-    texts = [tuple(encoder.tokenizer.batch_decode(_texts(batch, k), skip_special_tokens=True)) for k in range(8)]
-    assert encoder.predict(texts) == pytest.approx(torch.sigmoid(pair).numpy(), abs=1e-5)
-
-
-def _texts(batch, k):
-    rows = slice(batch.starts[k], batch.starts[k + 1])
-    ids, types = batch.input_ids[rows], batch.token_type_ids[rows]
-    return [ids[types == 0], ids[types == 1]]
+    pairs = [tuple(encoder.tokenizer.batch_decode(both, skip_special_tokens=True)) for both in texts]
+    assert encoder.predict(pairs) == pytest.approx(torch.sigmoid(pair).numpy(), abs=1e-5)

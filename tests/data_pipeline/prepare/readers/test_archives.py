@@ -13,6 +13,7 @@ import py7zr
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import zstandard
 from pyarrow.feather import write_feather
 
 from data_pipeline.prepare.document import Unreadable
@@ -132,8 +133,6 @@ BOMBS = "a.parquet a.arrow arrow.tar.gz a.txt.gz a.jsonl.bz2 a.txt.xz a.jsonl.zs
 @pytest.mark.parametrize("name", [*BOMBS.split(), "nested.zip"])
 def test_a_bomb_is_bounded(tmp_path, monkeypatch, name):
     """A small file that would grow to gigabytes is not read to its end; the real bound is lowered for the test."""
-    import zstandard
-
     with (tmp_path / "zeros.txt").open("wb") as file:
         file.truncate(8 << 20)
     subprocess.run(["tar", "--sparse", "-cf", "sparse", "zeros.txt"], cwd=tmp_path, check=True)

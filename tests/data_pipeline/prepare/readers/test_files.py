@@ -4,6 +4,7 @@ import os
 import re
 import zipfile
 
+import fsspec
 import pytest
 
 from data_pipeline.core.errors import KinspanError
@@ -178,8 +179,6 @@ def test_files_of_the_same_name_have_ids_of_their_own(tmp_path):
 @pytest.fixture
 def store():
     """A store in memory, which fsspec knows as ``memory://``."""
-    import fsspec
-
     filesystem = fsspec.filesystem("memory")
     filesystem.pipe({"/bucket/a.jsonl": JSONL, "/bucket/deep/b.jsonl": JSONL * 2, "/bucket/deep/c.odt": b""})
     yield filesystem

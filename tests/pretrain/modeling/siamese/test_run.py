@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from sentence_transformers import SentenceTransformer
 from transformers import AutoModel
 from transformers.utils import logging
 
@@ -65,8 +66,6 @@ def test_a_stopped_run_ends_as_if_nothing_had_been(stage, config, monkeypatch):
 
 
 def test_a_run_is_released_for_sentence_transformers(config, tmp_path):
-    from sentence_transformers import SentenceTransformer
-
     run = config(eval_steps=8, mlm_probability=0.0, objective="psd")
     pretrain(run)
     (before,), (after,) = read_log(run.output_dir, "validation", "pair_mrr")
@@ -88,8 +87,6 @@ def test_a_run_is_released_for_sentence_transformers(config, tmp_path):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_gives_the_same_vectors(family, make_model, tmp_path, capfd):
-    from sentence_transformers import SentenceTransformer
-
     source = make_model(family, initializer_range=0.1)
     model, _ = load_siamese_model(str(source), seed=5)
     tokenizer = load_tokenizer(short_tokenizer())
