@@ -5,7 +5,6 @@ or of kinspan finetune on another data set. A stage's folder is named by a hash 
 share equal stages, and no stage runs twice.
 """
 
-import hashlib
 import json
 import logging
 import re
@@ -32,7 +31,7 @@ from finetune.ranking.model import score_answers
 from finetune.training.card import AS_STARTED, AS_TRANSFERRED
 from finetune.training.config import CONTRASTIVE, FinetuneConfig, check, choose_metrics, list_metrics, list_seeds
 from finetune.training.experiment import read_figures, run_experiment
-from finetune.training.stages import BEST, load_data, name_set
+from finetune.training.stages import BEST, fingerprint_identity, load_data, name_set
 from pretrain.engine.stop import listen_for_stop
 from pretrain.engine.world import read_launcher_variables
 
@@ -258,8 +257,7 @@ def _plan_stage(
 
     def name_folder(*parts: Any) -> Path:
         history.append([kind, *parts])
-        digest = hashlib.sha256(json.dumps(history, sort_keys=True, default=str).encode()).hexdigest()
-        return context.output / "stages" / f"{kind}-{digest[:12]}"
+        return context.output / "stages" / f"{kind}-{fingerprint_identity(history)}"
 
     if kind == PRETRAIN:
         if context.pretrain is None:

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from data_pipeline.sampling.batch import Batch
 from data_pipeline.sampling.stream import PairStream
 from pretrain.engine import ranks
-from pretrain.engine.deepspeed_compat import Engine, guard_update, nan_guard, read_outcome, without_updates
+from pretrain.engine.deepspeed_compat import Engine, finish_update, nan_guard, without_updates
 from pretrain.engine.device import refuse_out_of_memory
 from pretrain.engine.layout import Layout
 from pretrain.engine.loop import Outcome
@@ -81,7 +81,6 @@ def train_step(
     """
     scales = make_scales(engine.module.losses, global_batch.counts, weights, layout, engine.device)
     zeros = {name: torch.zeros_like(scale) for name, scale in scales.items()}
-    norm = None
     stats = torch.zeros(len(engine.module.sum_names), dtype=torch.float64, device=engine.device)
 
     def forward(index: int, embed_only: bool = False) -> tuple[torch.Tensor, ...]:
@@ -103,11 +102,10 @@ def train_step(
             stats += sums
             loss = loss * nan_guard(sums).to(loss.dtype)
         engine.backward(loss)
-        if index == len(global_batch.batches) - 1:
-            norm = guard_update(engine)
         note_place(f"step {step}, update {index}")
-        engine.step()
-    skipped, norm = read_outcome(engine, norm)
+        if index < len(global_batch.batches) - 1:
+            engine.step()
+    skipped, norm = finish_update(engine)
     return Outcome(stats.masked_fill(skipped, 0.0), norm, skipped)
 
 

@@ -82,8 +82,7 @@ def make_stage(training: Training, questions: Questions, train: AnswerSet, dev: 
 
 def count_epoch(training: Training, questions: Questions) -> int:
     """Returns the number of updates of an epoch over all questions. Raises KinspanError for an impossible training."""
-    every = questions.select(np.ones(questions.train.num_questions, dtype=bool))
-    return plan_stage(make_stage(training, questions, every, None), SEED)[0]
+    return plan_stage(make_stage(training, questions, questions.train.keep(questions.clear), None), SEED)[0]
 
 
 def train_in_folds(
@@ -136,8 +135,7 @@ def train_on_all(training: Training, updates: int, questions: Questions, folder:
     """Fine-tunes on all questions, and returns the ranker's folder: without updates, that of the start."""
     if not updates:
         return training.model
-    every = questions.select(np.ones(questions.train.num_questions, dtype=bool))
-    stage = make_stage(training, questions, every, None)
+    stage = make_stage(training, questions, questions.train.keep(questions.clear), None)
     stage.config.max_steps = updates
     run = folder / f"all-{fingerprint_identity({**stage.identity, 'updates': updates})}"
     log.info("%s is trained on all %d questions, %d updates", training.name, questions.train.num_questions, updates)

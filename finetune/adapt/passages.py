@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from data_pipeline.core.errors import KinspanError
+from data_pipeline.prepare.spill import save_atomically
 from finetune.data.answers import concatenate
 from finetune.data.folds import group_questions
 from finetune.data.passages import Paragraphs, RankedRows, find_candidates, locate_answers, read_passage_questions
@@ -105,7 +106,5 @@ def cache_array(folder: Path, key: str, compute: Callable[[], np.ndarray]) -> np
     path = folder / f"{hashlib.sha256(key.encode('utf-8', 'replace')).hexdigest()[:16]}.npy"
     if not path.is_file():
         folder.mkdir(parents=True, exist_ok=True)
-        unfinished = path.with_suffix(".tmp.npy")
-        np.save(unfinished, compute())
-        unfinished.replace(path)
+        save_atomically(path, compute())
     return np.load(path)

@@ -37,7 +37,6 @@ from .passages import MAX_PARAGRAPHS, add_search, search_candidates
 from .questions import FILES, SAMPLE, TEST, TEST_FILE, Questions, load_questions, make_spec
 from .rankers import (
     PRETRAINED,
-    Cost,
     CostMeter,
     Ranker,
     ScoreCache,
@@ -268,13 +267,12 @@ class Comparison:
         self.cache = ScoreCache(count_words(questions.texts, options.language), options.output / "scores")
         self.meter = CostMeter(self.data, self.cache.words)
         self.rankers: list[Ranker] = []
-        self.costs: dict[str, Cost] = {}
 
     def add(self, rankers: Iterable[Ranker]) -> None:
         for trained in rankers:
             ranker = replace(trained, scores=self.questions.sink_missed(trained.scores))
             self.rankers.append(ranker)
-            self.costs[ranker.name] = cost = self.meter.measure(ranker)
+            cost = self.meter.measure(ranker)
             log.info("MAP %.3f, %.0f ms a question: %s", ranker.measure(self.data).mean(), cost.ms, ranker.name)
 
     def decide(self, pretrained: str, updates: int) -> Verdict:
@@ -292,7 +290,7 @@ class Comparison:
             scores = self.cache.score_ranker(finish(ranker, questions, runs), test)
             return replace(ranker, scores=scores).measure(test)
 
-        ms = {name: cost.ms for name, cost in self.costs.items()}
+        ms = {ranker.name: self.meter.measure(ranker).ms for ranker in self.rankers}
         others = [ranker for ranker in self.rankers if ranker is not base]
         tested = choose_best(others, self.data, ms, self.options.quality_first)  # if there are test questions
         level = LEVEL / self._count_looks(questions.test or self.data, tested.name if questions.test else "")
@@ -319,7 +317,7 @@ def _list_results(comparison: Comparison, verdict: Verdict) -> JsonObject:
     data, base = comparison.data, verdict.base.measure(comparison.data)
     questions, rows = comparison.questions, list[JsonObject]()
     for ranker in comparison.rankers:
-        values, cost = ranker.measure(data), comparison.costs[ranker.name]
+        values, cost = ranker.measure(data), comparison.meter.measure(ranker)
         low, high = (None, None) if ranker is verdict.base else compute_interval(values - base)
         figures = {"map": float(values.mean()), "gain": float((values - base).mean()), "low": low, "high": high}
         training = {"updates": ranker.updates, "folds": ranker.training.num_folds} if ranker.training else {}

@@ -6,7 +6,6 @@ the other. Here all questions of the existing files are split anew, by article.
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from data_pipeline.core.errors import KinspanError
@@ -51,7 +50,6 @@ def choose_split(article: str) -> str:
     return "dev" if percent < PERCENT_TRAIN + PERCENT_DEV else "test"
 
 
-@dataclass(frozen=True)
 class SplitByArticle(DataSet):
     """SelQA, whose splits are made of all of its files."""
 

@@ -7,7 +7,6 @@ Transfer Learning" (TransTQA), which first trains on AskUbuntu's questions with 
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 
@@ -69,7 +68,6 @@ TECHQA = DataSet(
 )
 
 
-@dataclass(frozen=True)
 class PooledTechQA(DataSet):
     """TechQA with one pool of answers: dev is a fifth of the training questions, and test is the dev file."""
 

@@ -5,7 +5,6 @@ than the pool.
 """
 
 import logging
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -136,7 +135,6 @@ def save_siamese_ranker(
     folder: Path,
 ) -> None:
     """Writes a folder that SentenceTransformer loads, with the same vectors; ``weights``: SiameseRanker's, by name."""
-    shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     tokenizer.save_pretrained(folder)
     fill_siamese_folder(folder, config.to_dict(), weights, max_length)

@@ -70,13 +70,9 @@ def _cross_validate(
         stage = make_target_stage(settings, rest, SEED, str(config.model), "search")
         run = folder / f"fold-{fold}"
         train_ranker(stage, SEED, run, ranks)
-        validations = broadcast_from_rank_0(partial(_read_validations, run))
+        lines = broadcast_from_rank_0(partial(list[JsonObject], read_metrics(run)))
+        validations = [line for line in lines if line["split"] == DEV]
         peaks.append(max(validations, key=lambda row: row[MAP]))  # the first of equals
         if ranks.rank == 0:
             shutil.rmtree(run / BEST, ignore_errors=True)  # the weights of all runs would fill a disk
     return peaks
-
-
-def _read_validations(run: Path) -> list[JsonObject]:
-    """Returns the validations in the log of a run."""
-    return [line for line in read_metrics(run) if line["split"] == DEV]

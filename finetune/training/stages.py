@@ -142,7 +142,6 @@ TRANSFER_SETTINGS = (
     *("max_length", "loss", "warmup_share", "warmup_steps", "weight_decay"),
     *("max_grad_norm", "patience", "deepspeed_config", "fresh_head", "lr_schedule", "decay_share"),
 )
-CONTRASTIVE_SETTINGS = ("own_negatives", "temperature")
 
 
 def make_transfer_stage(config: FinetuneConfig, data: Data) -> TrainingStage:
@@ -152,7 +151,7 @@ def make_transfer_stage(config: FinetuneConfig, data: Data) -> TrainingStage:
     the best ranker for each is kept.
     """
     assert data.transfer is not None
-    settings = TRANSFER_SETTINGS + (CONTRASTIVE_SETTINGS if config.loss == CONTRASTIVE else ())
+    settings = TRANSFER_SETTINGS + (("own_negatives", "temperature") if config.loss == CONTRASTIVE else ())
     batch_size = config.transfer_batch_size or config.batch_size
     transfer_config = replace(
         config,
@@ -252,6 +251,6 @@ def fingerprint_ids(data: AnswerSet) -> str:
     return hashlib.sha256("\0".join(ids).encode()).hexdigest()[:16]
 
 
-def fingerprint_identity(identity: JsonObject) -> str:
+def fingerprint_identity(identity: object) -> str:
     """Returns a hash of ``TrainingStage.identity``, fit for a folder's name."""
-    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
+    return hashlib.sha256(json.dumps(identity, sort_keys=True, default=str).encode()).hexdigest()[:12]

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from finetune.data.answers import AnswerSet
 from finetune.ranking.encode import EncodedPairs
 from finetune.ranking.siamese import EncodedAnswers
-from pretrain.engine.deepspeed_compat import Engine, guard_update, nan_guard, read_outcome
+from pretrain.engine.deepspeed_compat import Engine, finish_update, nan_guard
 from pretrain.engine.layout import Layout
 from pretrain.engine.loop import Outcome
 from pretrain.engine.watch import note_place
@@ -58,7 +58,6 @@ class Trainer:
         layout, rank = self.layout, self.rank
         scale = layout.world * layout.accumulation / len(batch)
         sums = torch.zeros(2, dtype=torch.float64, device=engine.device)
-        norm = None
         engine.module.train()
         for number, (start, end) in enumerate(layout.micro_batches(rank, len(batch))):
             real = end > start  # an empty share computes a pair with weight 0, because collectives must match
@@ -72,10 +71,9 @@ class Trainer:
                 sums += torch.stack([loss.detach().double(), sums.new_tensor(end - start)])
                 loss = loss * nan_guard(loss)
             engine.backward(loss * (scale if real else 0.0))
-            if number == layout.accumulation - 1:
-                norm = guard_update(engine)
-            engine.step()
-        skipped, norm = read_outcome(engine, norm)
+            if number < layout.accumulation - 1:
+                engine.step()
+        skipped, norm = finish_update(engine)
         return Outcome(sums.masked_fill(skipped, 0.0), norm, skipped)
 
 
@@ -157,13 +155,11 @@ class SiameseTrainer:
         sizes = [end - start for start, end in cuts]
         share = layout.share(rank, len(batch))
         cached = cache_gradients(self.compare(batch_texts), NUM_SUMS, sizes, forward, share, len(batch))
-        norm = None
         for number in range(len(cuts)):
             (vectors,) = cached.only or forward(number)  # a single micro-batch has already run
             note_place(f"step {step}, backward of micro-batch {number}")
             engine.backward(surrogate_loss(vectors, cached.of_batches[number]) * scale)
-            if number == len(cuts) - 1:
-                norm = guard_update(engine)
-            engine.step()
-        skipped, norm = read_outcome(engine, norm)
+            if number < len(cuts) - 1:
+                engine.step()
+        skipped, norm = finish_update(engine)
         return Outcome(cached.sums.masked_fill(skipped, 0.0), norm, skipped)

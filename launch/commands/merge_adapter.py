@@ -38,7 +38,6 @@ def main() -> str:
     facts = {"merged": part.name, "base": {"name": base.name, "fingerprint": base.fingerprint}, "max_length": length}
     title = f"{base.name} with the adapter {part.name} (LoRA of rank {part.size}) merged into its weights"
     with replace_release(Path(config.output_dir)) as partial:
-        partial.mkdir(parents=True)
         rankers.save_ranker(ranker.classifier.config, tokenizer, length, ranker.state_dict(), partial)
         (partial / FACTS).write_text(json.dumps(facts, indent=1) + "\n")
         (partial / CARD).write_text(f"# {title}\n\nIt loads as a `CrossEncoder` of sentence-transformers.\n")

@@ -3,8 +3,8 @@
 ``deepspeed`` is imported inside the functions, because it takes seconds.
 
 Updates whose loss or gradient is not finite are skipped on all ranks, and counted: each update calls
-``nan_guard`` on each micro-batch's sums before its backward pass, ``guard_update`` before the engine's last step,
-and ``read_outcome`` after it. Norm, clipping and skipping stay on the device, so that the host waits for none of them.
+``nan_guard`` on each micro-batch's sums before its backward pass, and ``finish_update`` for the engine's last step.
+Norm, clipping and skipping stay on the device, so that the host waits for none of them.
 """
 
 import io
@@ -81,7 +81,7 @@ def skip_operator_builds() -> None:
 
 
 def adapt_loss_scaling(engine: Engine) -> None:
-    """Lets fp16 survive many overflows in a row, which the loop counts, and has ``read_outcome`` grow the scale."""
+    """Lets fp16 survive many overflows in a row, which the loop counts, and has ``finish_update`` grow the scale."""
     optimizer = engine.optimizer
     if hasattr(getattr(optimizer, "loss_scaler", None), "raise_error_at_min_scale"):
         optimizer.loss_scaler.raise_error_at_min_scale = False
@@ -122,7 +122,7 @@ def update_on_device(engine: Engine) -> None:
     """Makes bf16 with ZeRO 1 compute norm and clipping on the device, with equal results; ZeRO 2 and 3 stay."""
     from deepspeed.runtime.bf16_optimizer import BF16_Optimizer
 
-    engine.clip_fp32_gradients = lambda: None  # guard_update has clipped them
+    engine.clip_fp32_gradients = lambda: None  # finish_update clips them
     optimizer = engine.optimizer
     if isinstance(optimizer, BF16_Optimizer) and optimizer.grad_acc_dtype is torch.float32:
         optimizer.update_hp_grads = partial(_add_gradients, optimizer)
@@ -170,27 +170,20 @@ def nan_guard(sums: torch.Tensor) -> torch.Tensor:
     return (sums.detach() * 0 + 1).prod()
 
 
-def guard_update(engine: Engine) -> torch.Tensor | None:
-    """Clips, and has fused AdamW skip the next update if the gradient is not finite; returns the gradient's norm.
+def finish_update(engine: Engine) -> tuple[torch.Tensor, Any]:
+    """Makes an update's last step; returns whether it was skipped, bool ``[]`` on the device, and the gradient's norm.
 
-    Under ZeRO it does nothing and returns None, because DeepSpeed checks that itself.
+    Without ZeRO it clips, and has fused AdamW skip a gradient that is not finite; ZeRO does both, 2 and 3 on the host.
     """
     if engine.zero_optimization():
-        return None
-    grads = [p.grad for p in engine.module.parameters() if p.grad is not None]
-    norm = measure_norm(grads)
-    clip_on_device(grads, norm, engine.gradient_clipping())
-    engine.optimizer.found_inf = (~norm.isfinite()).float()
-    return norm
-
-
-def read_outcome(engine: Engine, norm: torch.Tensor | None) -> tuple[torch.Tensor, Any]:
-    """Returns whether the update was skipped, bool ``[]`` on the device, and its global gradient norm.
-
-    norm: as returned by guard_update. Under ZeRO 2 and 3 DeepSpeed has decided on the host.
-    """
-    if norm is None:
+        engine.step()
         norm = engine.get_global_grad_norm()
+    else:
+        grads = [p.grad for p in engine.module.parameters() if p.grad is not None]
+        norm = measure_norm(grads)
+        clip_on_device(grads, norm, engine.gradient_clipping())
+        engine.optimizer.found_inf = (~norm.isfinite()).float()
+        engine.step()
     zero = engine.optimizer
     if hasattr(getattr(zero, "optimizer", zero), "found_inf"):
         return ~norm.isfinite(), norm

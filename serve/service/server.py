@@ -12,7 +12,6 @@ import uvicorn
 
 from data_pipeline.core.errors import KinspanError, quote_error
 
-from ..folder import read_manifest
 from ..index import Index
 from ..search import Searcher
 from .api import make_app
@@ -62,7 +61,6 @@ def open_socket(host: str, port: int) -> socket.socket:
 
 def serve(settings: ServiceSettings, opened: socket.socket) -> None:
     """Serves until SIGTERM or SIGINT; then answers the waiting questions and exits with status 0."""
-    read_manifest(Path(settings.index))  # raises before the models are loaded
     logger.info("opening %s", settings.index)
     models = settings.cross_encoder, settings.model, settings.precision, settings.max_length
     server = make_server(settings, opened, Searcher(settings.index, *models, blend=settings.blend))
