@@ -169,7 +169,7 @@ class Study:
         measured = {"measure": "cosine" if row.arm.startswith("bi") else "head", "ap": ap.round(6).tolist()}
         measured |= {"map": round(float(ap.mean()), 6), **tuned, **pretrained}
         machine, seconds = environment(), round(time.monotonic() - began, 1)
-        commit = subprocess.run(["git", "-C", ROOT, "rev-parse", "HEAD"], capture_output=True, text=True).stdout.strip()
+        commit = os.environ.get("COMMIT") or subprocess.getoutput(f"git -C '{ROOT}' rev-parse HEAD")
         about = {"seconds": seconds, "machine": machine.get("gpu", machine["cpu"]), "commit": commit}
         return {"row": row.name, "seed": seed, **asdict(row), **measured, **about}
 
@@ -211,9 +211,10 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=shared / "as2", help="Folder of the recipe's sets.")
     parser.add_argument("--only", default="rampart-[!g]*", help="Pattern of rows. By default: those of a processor.")
     parser.add_argument("--seeds", type=int, nargs="+", help="Run these seeds alone.")
+    parser.add_argument("--inputs", action="store_true", help="Make starts, corpora and sets alone.")
     args = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
-    os.environ["PYTHONPATH"] = str(ROOT)
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))  # so that what runs here is ended, too
     for folder in (args.work, args.lines):
         folder.mkdir(parents=True, exist_ok=True)
@@ -221,9 +222,13 @@ def main() -> None:
         path = args.lines / f"{row.name}.jsonl"
         if not fnmatchcase(row.name, args.only) or seed not in (args.seeds or [seed]):
             continue
-        if any(line["seed"] == seed for line in read_lines(path)):
+        study = Study(args)
+        if args.inputs:
+            study.make_corpus(row.start)
+            study.make_set(row.set)
+        if args.inputs or any(line["seed"] == seed for line in read_lines(path)):
             continue
-        line = Study(args).measure(row, seed)
+        line = study.measure(row, seed)
         with path.open("a") as file:
             file.write(json.dumps(line) + "\n")
         log.info("%s, seed %d: MAP %.4f after %.0f seconds", row.name, seed, line["map"], line["seconds"])

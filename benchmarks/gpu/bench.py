@@ -110,7 +110,7 @@ class Bench:
             "keep_checkpoints": 1,
             "num_workers": 4 if ON_GPU else 1,
             "peak_tflops": UNIT_TFLOPS,
-            "stall_minutes": 2.0,
+            "stall_minutes": 10.0,
         }
         if name == "electra-base":
             settings["generator"] = self.model("electra-base-generator")

@@ -24,7 +24,8 @@ from .bench import KIT_MODELS, write_config
 
 BUILT = "deepspeed"  # comes as source; its operators are not needed
 WITH_NEEDS = "pydantic"  # fits exactly one version of pydantic-core
-ALONE = ("hjson", "accelerate")  # for DeepSpeed and the Trainer: an image with PyTorch and transformers has the rest
+# For DeepSpeed, the Trainer and BM25: an image with PyTorch and transformers has the rest
+ALONE = ("hjson", "accelerate", "bm25s", "PyStemmer", "py3langid")
 PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_27_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
 
 
