@@ -227,7 +227,7 @@ class MonitoringSettings(GuardSettings):
     tokens_per_second: float | None = setting(None, ABOVE_0, may_change=True, used_with="dry_run")
     """For --dry_run: tokens per second of all ranks together, from which the hours are computed."""
     network_gb_per_s: float = setting(25.0, ABOVE_0, may_change=True, used_with="dry_run")
-    """For --dry_run: GB/s between machines."""
+    """For --dry_run: GB/s that a machine of 8 GPUs sends to others, by all its network cards together."""
 
 
 @dataclass

@@ -68,6 +68,7 @@ start_all() { # on the machines that answer; sets arrays of their names, slots a
     echo "starting on ${names[*]}; logs in $logs"
     # Both ends are opened before a machine starts: a machine that opened the pipe itself would wait forever if a signal
     # had closed the other end. Closing the write end stops all machines.
+    # shellcheck disable=SC2094
     exec 5<>"$pipe" 3<"$pipe" 4>"$pipe" 5>&-
     [ -z "$stopping" ] || exec 4>&-
     for number in "${!names[@]}"; do

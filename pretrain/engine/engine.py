@@ -32,6 +32,8 @@ def complete_settings(settings: JsonObject, max_grad_norm: float, layout: Layout
 
     The three batch sizes only satisfy DeepSpeed's checks: ``Layout`` deals out the real shares, which may be uneven.
     """
+    if precision == "fp32" and settings.get("communication_data_type", "fp32") != "fp32":
+        raise KinspanError("--deepspeed_config: communication_data_type rounds the gradients of --precision fp32")
     exact = {"data_types": {"grad_accum_dtype": "fp32"}, "communication_data_type": "fp32"}
     return {
         **(exact if precision == "bf16" else {}),  # otherwise gradients would be summed with 8 bits of precision

@@ -20,6 +20,7 @@ ACCUMULATED = {"fp32": 4, "bf16": 4, "fp16": 2}  # bytes of a gradient; pretrain
 UTILISATION = {"electra": 0.29, "modernbert": 0.17}
 OTHER_UTILISATION, WIDTH = 0.34, 768  # RoBERTa-base's; narrower models reach less, in proportion to their hidden size
 NODE_GPUS, NVLINK = 8, 200.0  # GPUs per machine, and GB/s between them
+HOST_SECONDS = 0.04  # of an update of RoBERTa-base, however few its pairs; the host works ahead of the GPU
 SENT_BYTES = 10  # per parameter and update, not overlapped: gradients in fp32 twice, weights in bf16 once
 
 
@@ -64,4 +65,4 @@ def estimate_update(
     utilisation = UTILISATION.get(encoder.model_type, OTHER_UTILISATION) * min(1.0, encoder.hidden_size / WIDTH)
     speed = NVLINK if count <= NODE_GPUS else network
     sent = SENT_BYTES * parameters * (count - 1) / count / (speed * 1e9)
-    return flops / (count * peak * utilisation) + sent
+    return max(flops / (count * peak * utilisation) + sent, HOST_SECONDS)

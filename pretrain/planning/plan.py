@@ -290,7 +290,7 @@ def _format_time(plan: RunPlan) -> list[str]:
     network, encoder = plan.config.network_gb_per_s, plan.model.encoders[-1].config  # of ELECTRA's two, the large one
     lines = [
         *(lines if plan.speed else ()),
-        f"time       at the utilisation measured on an H200, {network:g} GB/s between machines of 8 GPUs",
+        f"time       in ZeRO 1 at the utilisation measured on an H200, {network:g} GB/s between machines of 8 GPUs",
         f"{'GPUs:':<10}" + "".join(f"{gpus:>14}" for gpus in GPU_COUNTS),
     ]
     for gpu in GPU_TYPES:

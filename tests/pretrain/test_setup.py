@@ -49,6 +49,7 @@ REFUSALS = [  # family, changed settings, flag
     ("bert", {"deepspeed_config": "ds_configs/zero9.json"}, "--deepspeed_config"),
     ("bert", {"precision": "fp16"}, "--precision fp16"),
     ("bert", {"precision": "bf16", "deepspeed_config": "ds_configs/zero0.json"}, "--precision bf16"),
+    ("bert", {"precision": "fp32", "deepspeed_config": "ds_configs/slow_network.json"}, "--deepspeed_config"),
     ("bert", {"token_loss": "rtd"}, "--token_loss rtd"),
     ("bert", {"mlm_probability": 0.0, "pair_weight": 0.0}, "--pair_weight 0"),
     ("bert", {"mlm_weight": 0.0, "pair_weight": 0.0}, "--mlm_weight 0"),

@@ -104,7 +104,7 @@ def test_hostile_questions_are_answered(searcher, question):
     answered = searcher.search([question], 3, 5, FUSION)
     assert len(answered.hits[0]) == 3
     assert all(np.isfinite(hit.score) for hit in answered.hits[0])
-    with pytest.raises(KinspanError):
+    with pytest.raises(KinspanError, match="empty"):
         searcher.search(["fine", "\0\n "])
 
 

@@ -184,11 +184,13 @@ def place(documents, helpers, tmp_path_factory):
 
 
 @pytest.mark.parametrize(("changed", "flag"), REFUSED, ids=lambda case: str(case))
-def test_what_is_refused_names_the_flag_and_changes_nothing(place, helpers, shared, changed, flag):
+def test_what_is_refused_names_the_flag_and_changes_nothing(place, helpers, request, changed, flag):
     before = sorted((path, path.stat().st_mtime_ns) for path in place.rglob("*"))
     options = {"licence": "MIT", **changed}
     inputs = [place / name for name in options.pop("inputs", ["docs"])]
-    tokenizer = shared / options.pop("tokenizer") if "tokenizer" in options else short_tokenizer()
+    tokenizer = short_tokenizer()
+    if "tokenizer" in options:
+        tokenizer = request.getfixturevalue("shared") / options.pop("tokenizer")
     with pytest.raises(KinspanError, match=flag) as error:
         helpers.prepare(inputs, tokenizer, place / options.pop("output", "new"), **options)
     assert "\n" not in str(error.value)

@@ -240,10 +240,12 @@ def test_another_input_has_none_of_the_others_read_again(helpers, sources, tmp_p
     "changed", [{"tokenizer": "tokenizers/roberta-base-tokenizer"}, {"shard_tokens": 9000}, {"duplicates": "keep"}]
 )
 def test_what_an_interrupted_run_left_is_not_taken_for_other_settings(
-    helpers, sources, shared, tmp_path, monkeypatch, changed
+    helpers, sources, request, tmp_path, monkeypatch, changed
 ):
     options = {**SETTINGS, **changed}
-    tokenizer = shared / options.pop("tokenizer") if "tokenizer" in options else default_model()
+    tokenizer = default_model()
+    if "tokenizer" in options:
+        tokenizer = request.getfixturevalue("shared") / options.pop("tokenizer")
     with monkeypatch.context() as patch:
         patch.setattr(pipeline, "fingerprint_corpus", Mock(side_effect=KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):

@@ -34,12 +34,10 @@ def test_every_anchor_comes_once_an_epoch(shards, seed, block_anchors, epoch):
 def test_a_block_is_no_larger_than_asked_unless_two_documents_need_it(shards, block_anchors):
     order = order_of(shards, 3, block_anchors)
     blocks = list(dict.fromkeys(s.shards for s in order.segments(0, order.epoch_anchors)))
-    for number, block in enumerate(blocks):
+    for block in blocks:
         size = sum(shards[s][0] for s in block)
-        # Two shards' worth of documents may be needed, and the last block takes in a lone document's shard.
-        spare = sorted(shards[s][1] for s in block)
-        excused = any(d < 2 for d in spare) or number == len(blocks) - 1
-        assert size <= block_anchors or len(block) == 1 or excused
+        lone = any(shards[s][1] < 2 for s in block)  # a document, which needs another shard's
+        assert size <= block_anchors or len(block) == 1 or lone
 
 
 def test_a_block_has_no_more_shards_than_asked():

@@ -154,7 +154,7 @@ def test_what_cannot_be_trained_is_refused_before_the_pretraining(options, hooks
     rows = [{"question": f"what is {q}", "answer": f"{k}", "label": int(k == 1)} for q in range(20) for k in range(2)]
     path = write_jsonl(tmp_path / "few-answers.jsonl", rows)
     begun = []
-    with pytest.raises(KinspanError):
+    with pytest.raises(KinspanError, match="--questions"):
         adapt(options(questions=str(path)), replace(hooks, pretrain=lambda *given: begun.append(given)))
     assert not begun
 

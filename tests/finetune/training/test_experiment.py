@@ -21,7 +21,7 @@ from finetune.training.setup import compute_positive_share, join_ranks
 from finetune.training.stages import load_data, make_transfer_stage
 from pretrain.release.folder import fingerprint_model
 from tests.finetune.data.rows import make_answers
-from tests.finetune.training.runs import small_config
+from tests.finetune.training.runs import logged, small_config
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_seeds_their_mean_and_deviation(config, tmp_path, trained):
     for file in ("best/model.safetensors", "test/run.txt", "test/qrels.txt", "test/predictions.jsonl", "dev/run.txt"):
         assert (tmp_path / "out/seed-2" / file).is_file()
     assert (tmp_path / "out/curves.png").read_bytes().startswith(b"\x89PNG")
-    losses = [(tmp_path / f"out/seed-{k}/metrics.jsonl").read_text() for k in (1, 2)]
+    losses = [[line["loss"] for line in logged(tmp_path / f"out/seed-{k}", "train")] for k in (1, 2)]
     assert losses[0] != losses[1]
     assert run_experiment(config) == results
     assert len(trained) == 2

@@ -39,11 +39,13 @@ def trained(make_model, tiny_corpus, folder, stage, precision, probe=False):
 
 
 @pytest.mark.parametrize(
-    ("stage", "precision"), [("zero0", "fp32"), ("zero2", "fp32"), ("zero1", "bf16"), ("zero2", "bf16")]
+    ("stage", "precision"),
+    [("zero0", "fp32"), ("zero2", "fp32"), ("zero1", "bf16"), ("zero2", "bf16"), ("slow_network", "bf16")],
 )
 def test_saved_weights_are_those_that_score(stage, precision, make_model, tiny_corpus, tmp_path, capsys):
     setup, engine, _ = trained(make_model, tiny_corpus, tmp_path / "run", stage, precision)
     assert "GB" not in capsys.readouterr().out, "DeepSpeed reports on its memory"
+    assert engine.communication_data_type == (torch.bfloat16 if stage == "slow_network" else torch.float32)
     weights = full_weights(engine)
     batch = setup.train_stream.batch(500, 10)
     engine.eval()

@@ -121,6 +121,9 @@ def test_hours_follow_from_arithmetic_and_network():
     assert hours(peak / 3) > hours() > hours(count=8) > hours() / 8
     assert hours(count=64) - hours() / 64 == pytest.approx(10 * 125e6 * 63 / 64 / 25e9 / 3600)
     assert hours(count=64, network=200.0) < hours(count=64)
+    assert hours(count=8) - hours() / 8 == pytest.approx(10 * 125e6 * 7 / 8 / 200e9 / 3600)  # within a machine
+    assert hours(count=64, flops=1.0) == pytest.approx(max(10 * 125e6 * 63 / 64 / 25e9, 0.04) / 3600)
+    assert hours(count=8, flops=1.0) == pytest.approx(0.04 / 3600)  # the host's
 
 
 def test_many_epochs_are_warned_of(make_model, tiny_corpus):
