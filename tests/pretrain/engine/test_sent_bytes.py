@@ -10,7 +10,7 @@ from tests.chaos.materials import ROOT
 from tests.chaos.starts import environment
 from tests.pretrain.steps import make_run
 
-# A ring sends all bytes twice to add them up everywhere, and once to collect them or to add up shares (but for a share).
+# A ring sends all bytes twice to add them up everywhere, once to collect them or to add up shares (less one share).
 COUNTING = """
 import json, sys
 import torch.distributed as dist
