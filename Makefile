@@ -130,7 +130,7 @@ bench: $(INSTALLED)  ## Measure the ratios of benchmarks/RESULTS.md.
 	$(BIN)/python benchmarks/prepare.py
 	$(BIN)/python benchmarks/train_step.py --corpus $(BERT_CORPUS) --roberta_corpus $(CORPUS)
 
-# What `make gpu` needs on a machine without a package index, in the folder gpu-kit (31 MB), which git ignores.
+# What `make gpu` needs on a machine without a package index, in the folder gpu-kit (37 MB), which git ignores.
 ROBERTA_TOKENIZER ?= $(or $(wildcard ../shared/tokenizers/roberta-base-tokenizer),roberta-base)
 gpu-kit: $(INSTALLED)  ## Pack wheels, text and configs for a GPU machine that has no package index.
 	$(call require,AS2_TEXT,a .jsonl.xz file of documents)
