@@ -1,5 +1,8 @@
 """Preflight: hosts that differ are named, and one process trains for two steps and leaves nothing."""
 
+import shutil
+from types import SimpleNamespace
+
 import pytest
 
 from data_pipeline.core.errors import KinspanError
@@ -28,12 +31,19 @@ def test_a_run_with_nothing_in_the_way_is_ready_and_nothing_is_left(make_config,
     assert list(tmp_path.iterdir()) == []
 
 
+def test_the_checkpoints_that_a_run_keeps_must_fit(make_config, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=2e9))
+    assert preflight(make_config(max_steps=3600, save_steps=1)) == []
+    for kept in ({"keep_every": 1}, {"keep_checkpoints": 3600}):
+        with pytest.raises(KinspanError, match="--output_dir"):
+            preflight(make_config(max_steps=3600, save_steps=1, **kept))
+
+
 @pytest.mark.parametrize(
     ("settings", "flag"),
     [
         *[({"warmup_steps": 10, "max_steps": 10}, "--warmup_steps"), ({"max_steps": 4, "seed": 7}, "--output_dir")],
         ({"max_steps": 4, "resume_with": ["max_steps=2"]}, "--resume_with"),
-        ({"max_steps": 10**6, "save_steps": 1, "keep_every": 1, "keep_checkpoints": 9}, "--output_dir"),  # the disk
     ],
 )
 def test_what_the_run_would_refuse_is_refused_and_the_folder_stays(settings, flag, make_config, tmp_path):
